@@ -40,6 +40,9 @@ class SynthesisRequest:
     """ISO 639-1, or empty to tell from the text."""
     seed: int | None = None
     """With a seed the same request gives the same audio (CPU, fp32); without one the engine draws it."""
+    retry_key: str = ""
+    """The same for a request and its retries, as far as the API can tell (client and text, or an idempotency key), so
+    that demand counts a refused client once; empty: every refusal counts."""
     streaming: bool = True
     """True: audio is given as it is made (chunk-causal flow); False: a sentence is decoded whole, in best quality."""
     speed: float = 1.0
