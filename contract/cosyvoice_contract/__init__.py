@@ -43,6 +43,8 @@ DEFAULT_PROMPT_DIR: Final = "/usr/share/cosyvoice/prompts"
 
 # --- what a worker serves -------------------------------------------------------------------------------------------
 
+WORKER_CONTAINER: Final = "worker"
+"""Name of the main container of a worker pod."""
 WORKER_PORT: Final = 8000
 PATH_LIVE: Final = "/healthz"
 PATH_READY: Final = "/readyz"
