@@ -1,0 +1,130 @@
+"""Asks every worker for its load, once per interval, however many callers want to know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import aiohttp
+from cosyvoice_contract import PATH_LOAD
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cosyvoice_operator.metricsapi.aggregate import Reading
+from cosyvoice_operator.metricsapi.pools import Object, counts
+from cosyvoice_operator.metricsapi.telemetry import Telemetry
+
+MAX_REPORT_BYTES = 64 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+class Report(BaseModel):
+    """The part of `cosyvoice_contract.LoadReport` that scaling reads. Finite, never negative: a sum must not be spoilt."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
+
+    gpu_load: float = Field(ge=0)
+    gpu_utilization: float | None = Field(ge=0)
+    gpu_memory: float = Field(ge=0)
+
+
+def parse_report(body: bytes, *, taken_at: float) -> Reading:
+    """Read the body of `GET /load`. Raises ValueError when it is no load report."""
+    try:
+        return Reading(taken_at, Report.model_validate_json(body).model_dump())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise ValueError(f"not a load report: {where}: {first['msg']}") from error
+
+
+class Scraper:
+    """Holds the last reading of every worker that counts; readings of pods that are gone go with them.
+
+    pods: gives the pods as they are now. interval, timeout: seconds.
+    """
+
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[Object]],
+        telemetry: Telemetry,
+        *,
+        port: int,
+        interval: float,
+        timeout: float,
+        concurrency: int,
+    ) -> None:
+        self._pods = pods
+        self._telemetry = telemetry
+        self._port = port
+        self._interval = interval
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._concurrency = concurrency
+        self._readings: dict[str, Reading] = {}
+        self._failing: dict[str, str] = {}
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Pod uid -> its last reading, of whatever age."""
+        return self._readings
+
+    async def run(self) -> None:
+        """Scrape for ever, a round per interval; a round that takes longer is followed by the next one at once."""
+        connector = aiohttp.TCPConnector(limit=self._concurrency, limit_per_host=1, keepalive_timeout=2 * self._interval)
+        # No proxy and no redirects: a pod's address is asked, and nothing else.
+        async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
+            while True:
+                started = time.monotonic()
+                await self.round(session)
+                took = time.monotonic() - started
+                self._telemetry.round_seconds.observe(took)
+                await asyncio.sleep(max(0.0, self._interval - took))
+
+    async def round(self, session: aiohttp.ClientSession) -> None:
+        """Ask every worker that counts once."""
+        workers = [pod for pod in self._pods() if counts(pod)]
+        alive = {pod["metadata"]["uid"] for pod in workers}
+        self._readings = {uid: reading for uid, reading in self._readings.items() if uid in alive}
+        self._failing = {uid: why for uid, why in self._failing.items() if uid in alive}
+        queue = iter(workers)
+
+        async def ask_next() -> None:
+            for pod in queue:
+                await self._ask(session, pod)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._concurrency, len(workers))):
+                group.create_task(ask_next())
+
+    async def _ask(self, session: aiohttp.ClientSession, pod: Object) -> None:
+        uid, ip = pod["metadata"]["uid"], pod["status"]["podIP"]
+        host = f"[{ip}]" if ":" in ip else ip
+        try:
+            async with session.get(
+                f"http://{host}:{self._port}{PATH_LOAD}", timeout=self._timeout, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    outcome, why = "http_error", f"HTTP {response.status}"
+                else:
+                    body = await response.content.read(MAX_REPORT_BYTES)
+                    self._readings[uid] = parse_report(body, taken_at=time.time())
+                    outcome, why = "ok", ""
+        except TimeoutError:
+            outcome, why = "timeout", f"no answer within {self._timeout.total:g} s"
+        except aiohttp.ClientError as error:
+            outcome, why = "unreachable", str(error) or type(error).__name__
+        except ValueError as error:
+            outcome, why = "malformed", str(error)
+        self._telemetry.scrapes.labels(outcome).inc()
+        self._log_change(pod, uid, why)
+
+    def _log_change(self, pod: Object, uid: str, why: str) -> None:
+        """Log when a worker falls silent, and when it speaks again; not every round."""
+        meta = pod["metadata"]
+        if why and uid not in self._failing:
+            logger.warning("worker %s/%s gives no reading: %s", meta["namespace"], meta["name"], why)
+            self._failing[uid] = why
+        elif not why and self._failing.pop(uid, None):
+            logger.info("worker %s/%s gives readings again", meta["namespace"], meta["name"])
