@@ -2,7 +2,7 @@
 
 Clean (nothing that the model would take for a command, no markup, no emoji) -> normalise (numbers, dates, units become
 words; Chinese and English only) -> split. The rules of the official frontend are followed where they help; where they
-harm we deviate, and docs/decisions/text-frontend.md lists each case. Every step takes time linear in the text.
+harm we deviate, and docs/decisions/0005-text-frontend.md lists each case. Every step takes time linear in the text.
 """
 
 from __future__ import annotations
