@@ -1,0 +1,204 @@
+"""What runs in the next step: pure decisions from (jobs, clock, limits). The runner carries them out.
+
+A step is one pass of the LLM over a mixed batch (new sentences prefill, running ones decode one token each) and, when
+it is worth it, one batch of flow windows, each of which becomes mel and at once audio. Who has least audio in hand goes
+first; who has plenty yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+
+from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
+from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
+
+PLENTY_SECONDS = 10.0
+"""A stream with so much audio in hand stands back while another is hungry."""
+HUNGRY_SECONDS = 1.0
+"""A stream with less than that in hand is hungry; one that waits for its first audio always is."""
+GATHER_SECONDS = 0.25
+"""A whole-sentence decode waits at most that long for company: nobody listens to it yet, and a batch is cheaper."""
+FRAMES_PER_TOKEN = 2
+
+Need = Callable[[Sequence], float]
+"""Seconds in hand when that sentence comes to be played; the least is the most needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one step."""
+
+    max_running: int
+    """Rows of the LLM batch = sentences that hold a slot."""
+    max_prefill_tokens: int
+    """Prompt positions in one LLM pass, so that running streams are not held up; one prompt may exceed it alone."""
+    max_batch_frames: int
+    """Mel frames in one flow batch, prompts and padding included; one window may exceed it alone."""
+    rider_frames: int
+    """Frames up to which an urgent flow batch is filled with windows that could wait: what the device does at no cost."""
+    urgent_seconds: float
+    """A window is urgent when its stream has less than that in hand: about what a flow batch takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How a streamed sentence may be cut for the flow: the model's own figures."""
+
+    chunk: int
+    """Tokens per chunk of the flow's mask; cuts stand at multiples of it, counted from the start of the prompt, because
+    only there does a window give what the whole would give (research note A5)."""
+    lookahead: int
+    """Tokens past a cut that the flow must see."""
+    first: int
+    """Tokens at least in the first window: fewer would be swallowed by the vocoder's own look-ahead."""
+    growth: tuple[int, ...] = (1, 2, 4)
+    """Size of the first, second, ... window in chunks, per sentence; the last figure holds for all that follow."""
+
+    def hop(self, done: int) -> int:
+        return self.chunk * self.growth[min(done, len(self.growth) - 1)]
+
+    @property
+    def longest(self) -> int:
+        return self.chunk * self.growth[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One flow call's row: tokens `0..stop` of the sequence are shown, mel up to token `boundary` is wanted."""
+
+    sequence: Sequence
+    stop: int
+    boundary: int
+    final: bool
+
+    @property
+    def frames(self) -> int:
+        """What it costs: mel frames with the prompt's."""
+        return FRAMES_PER_TOKEN * (len(self.sequence.job.request.voice.prompt_tokens) + self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    preempt: tuple[Sequence, ...] = ()
+    """Lose their slot and blocks now, and are computed again later."""
+    prefill: tuple[Sequence, ...] = ()
+    decode: tuple[Sequence, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.preempt or self.prefill or self.decode or self.windows)
+
+
+def plan(jobs: Listing[Job], now: float, limits: Limits, chunking: Chunking, free_blocks: int) -> Step:
+    """The next step. Empty only when there is nothing to do for any job."""
+    sequences = [s for job in jobs if job.generating for s in job.sentences if s.phase is not Phase.DONE]
+    in_hand = {id(s): s.job.in_hand_at(s, now) for s in sequences}
+
+    def need(sequence: Sequence) -> float:
+        return in_hand[id(sequence)]
+
+    preempt, decode, free_blocks = _decode(sequences, need, free_blocks)
+    prefill = () if preempt else _prefill(sequences, need, limits, free_blocks)
+    windows = _windows(sequences, need, now, limits, chunking, llm_works=bool(prefill or decode))
+    return Step(preempt, prefill, decode, windows)
+
+
+def _decode(
+    sequences: list[Sequence], need: Need, free_blocks: int
+) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...], int]:
+    """(preempted, decoding, blocks left): all running sentences advance, except the rich while someone is hungry.
+
+    Where the cache has no block for a row that needs a new one, the richest sentence gives up all of its own.
+    """
+    running = sorted((s for s in sequences if s.phase is Phase.DECODING), key=need)
+    if any(need(s) < HUNGRY_SECONDS for s in sequences):
+        rows = [s for s in running if need(s) < PLENTY_SECONDS]
+    else:
+        rows = list(running)
+    preempted: list[Sequence] = []
+    while (wanted := sum(s.cached % BLOCK_SIZE == 0 for s in rows)) > free_blocks:
+        victim = running.pop()
+        preempted.append(victim)
+        free_blocks += len(victim.blocks)
+        if victim in rows:
+            rows.remove(victim)
+    return tuple(preempted), tuple(rows), free_blocks - wanted
+
+
+def _prefill(sequences: list[Sequence], need: Need, limits: Limits, free_blocks: int) -> tuple[Sequence, ...]:
+    """Waiting sentences that get a slot now, the most needed first. None overtakes one that lacks only blocks."""
+    running = sum(s.phase is Phase.DECODING for s in sequences)
+    waiting = sorted((s for s in sequences if s.phase is Phase.WAITING and s.job.may_start(s)), key=need)
+    chosen: list[Sequence] = []
+    tokens = 0
+    for sequence in waiting[: limits.max_running - running]:
+        length = sequence.prompt_length + len(sequence.tokens)
+        blocks = blocks_for(length + 1)
+        # A block in reserve for each row that runs: else the next one to grow would preempt what has just begun.
+        reserve = running + len(chosen)
+        if blocks + reserve > free_blocks or (chosen and tokens + length > limits.max_prefill_tokens):
+            break
+        chosen.append(sequence)
+        tokens += length
+        free_blocks -= blocks
+    return tuple(chosen)
+
+
+def _windows(
+    sequences: list[Sequence], need: Need, now: float, limits: Limits, chunking: Chunking, llm_works: bool
+) -> tuple[Window, ...]:
+    """The flow batch. Urgent windows go at once; others when they fill a batch or the LLM has nothing to do."""
+    urgent: list[Window] = []
+    patient: list[Window] = []
+    for sequence in sorted(sequences, key=need):
+        pressing = need(sequence) < limits.urgent_seconds
+        window = next_window(sequence, chunking, pressing)
+        if window is None:
+            continue
+        if not sequence.job.request.streaming:
+            pressing = now - sequence.complete_at >= GATHER_SECONDS
+        (urgent if pressing else patient).append(window)
+    if urgent:
+        return _fill(_fill((), urgent, limits.max_batch_frames), patient, limits.rider_frames)
+    if not llm_works or _padded(patient) >= limits.max_batch_frames:
+        return _fill((), patient, limits.max_batch_frames)
+    return ()
+
+
+def _fill(batch: tuple[Window, ...], candidates: list[Window], frames: int) -> tuple[Window, ...]:
+    """`batch` and those candidates, in order, with which it stays within `frames` after padding; at least one."""
+    for window in candidates:
+        longer = (*batch, window)
+        if not batch or _padded(longer) <= frames:
+            batch = longer
+    return batch
+
+
+def _padded(windows: Listing[Window]) -> int:
+    return len(windows) * max((w.frames for w in windows), default=0)
+
+
+def next_window(sequence: Sequence, chunking: Chunking, pressing: bool) -> Window | None:
+    """The next stretch of tokens that can become audio, or None while more tokens are needed.
+
+    Streaming waits for the hop that is this sentence's turn, so that windows grow while the listener has audio in hand,
+    and takes what whole chunks there are when he has not.
+    """
+    have, done = len(sequence.tokens), sequence.boundary
+    complete = sequence.phase is Phase.FINISHING
+    if complete and (not sequence.job.request.streaming or have - done <= chunking.longest):
+        return Window(sequence, have, have, final=True)
+    if not sequence.job.request.streaming:
+        return None
+    prompt = len(sequence.job.request.voice.prompt_tokens)
+    # Cuts, as multiples of the chunk from the start of the prompt.
+    wanted = chunking.first if done == 0 else chunking.chunk if pressing else chunking.hop(sequence.hops)
+    earliest = -(-(prompt + done + wanted) // chunking.chunk) * chunking.chunk - prompt
+    latest = (prompt + have - chunking.lookahead) // chunking.chunk * chunking.chunk - prompt
+    if latest < earliest:
+        return None
+    boundary = min(latest, max(earliest, (prompt + done + chunking.longest) // chunking.chunk * chunking.chunk - prompt))
+    return Window(sequence, boundary + chunking.lookahead, boundary, final=False)

@@ -1,0 +1,118 @@
+"""The state of the work: a `Job` is an accepted request, a `Sequence` one sentence of it. Nothing here computes tensors.
+
+The scheduler reads this state and decides; the runner carries the decision out and writes the state. Both work in the
+engine's thread, so there are no locks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from cosyvoice_worker.engine.randomness import Draws, Stage
+from cosyvoice_worker.engine.requests import SynthesisRequest
+
+TOKENS_PER_SECOND = 25
+"""Speech tokens per second of audio in CosyVoice2 and 3 (`token_frame_rate`)."""
+IN_FLIGHT_SENTENCES = 2
+"""Sentences of one job at most that hold a slot or unfinished audio."""
+
+
+class Phase(Enum):
+    WAITING = auto()
+    """Not begun, or put back to be computed again (then `tokens` is not empty)."""
+    DECODING = auto()
+    """Has a slot in the LLM batch and blocks of the KV cache."""
+    FINISHING = auto()
+    """All tokens are there, the slot is free; audio is still to be made."""
+    DONE = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sentence on its way from text to audio."""
+
+    job: Job
+    index: int
+    text_ids: list[int]
+    """The sentence's own text."""
+    prompt_length: int
+    """Positions of the LLM's input before the first generated token: marks, prompt and sentence text, prompt speech."""
+    min_tokens: int
+    """No stop before that many tokens: twice the text (official min_token_text_ratio)."""
+    max_tokens: int
+    """Stop there: twenty times the text (official max_token_text_ratio), or what the cache holds."""
+
+    phase: Phase = Phase.WAITING
+    tokens: list[int] = field(default_factory=list)
+    slot: int = -1
+    blocks: list[int] = field(default_factory=list)
+    cached: int = 0
+    """Positions whose keys and values are in the cache."""
+    complete_at: float = 0.0
+    """When the last token came."""
+
+    boundary: int = 0
+    """Tokens that are mel already."""
+    hops: int = 0
+    """Windows done; sets the size of the next one."""
+    mel: Any = None
+    """Runner's: frames that wait for their neighbours before the vocoder can take them."""
+    vocoder: Any = None
+    """Runner's: the vocoder's carried state."""
+
+    def draws(self, stage: Stage) -> Draws:
+        return Draws(self.job.seed, self.index, stage)
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One accepted request."""
+
+    request: SynthesisRequest
+    seed: int
+    arrived: float
+    """Seconds of the engine's clock."""
+    estimated_seconds: float
+    """Audio seconds that the text is expected to take, at admission."""
+    sentences: list[Sequence] = field(default_factory=list)
+
+    delivered_sentences: int = 0
+    """Sentences whose audio is all out; audio of later ones waits for that."""
+    delivered_seconds: float = 0.0
+    first_audio: float | None = None
+    """When the first audio went out: from then on the listener plays."""
+    ended: bool = False
+    """Cancelled, failed or done: nothing more may be delivered."""
+
+    @property
+    def started(self) -> bool:
+        return any(s.phase is not Phase.WAITING for s in self.sentences)
+
+    @property
+    def generating(self) -> bool:
+        return not self.ended and self.delivered_sentences < len(self.sentences)
+
+    @property
+    def speech_tokens(self) -> int:
+        return sum(len(s.tokens) for s in self.sentences)
+
+    def in_hand(self, now: float) -> float:
+        """Seconds of audio that the listener has not played yet; before the first audio, minus the time waited.
+
+        Negative: the listener waits. The job with the least in hand is served first.
+        """
+        if self.first_audio is None:
+            return self.arrived - now
+        return self.first_audio + self.delivered_seconds - now
+
+    def in_hand_at(self, sequence: Sequence, now: float) -> float:
+        """The same at the moment when `sequence` comes to be played: what earlier sentences still give is in hand too."""
+        ahead = sum(
+            len(s.tokens) - s.boundary for s in self.sentences[self.delivered_sentences : sequence.index]
+        ) / TOKENS_PER_SECOND
+        return self.in_hand(now) + ahead
+
+    def may_start(self, sequence: Sequence) -> bool:
+        return sequence.index < self.delivered_sentences + IN_FLIGHT_SENTENCES
