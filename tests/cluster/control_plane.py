@@ -1,8 +1,8 @@
 """A Kubernetes control plane as processes: real etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 
 There is no kubelet, so pods never run (`start_kwok` plays nodes and pods), but all that the control plane does is real:
-schema and CEL validation, server-side apply, garbage collection, Deployments, the HPA, API aggregation, RBAC. A ready one
-takes about four seconds and 420 MB.
+schema and CEL validation, server-side apply, garbage collection, Deployments, the HPA, API aggregation, RBAC. A ready
+one takes about four seconds and 420 MB.
 """
 
 from __future__ import annotations
