@@ -20,8 +20,10 @@ def nucleus(logits: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
     A candidate belongs while the probabilities before it sum to less than top_p; those beyond have probability 0.
     Probabilities are those of the whole distribution, not normalised again. Ties go to the lower id.
     """
-    probabilities, ids = torch.sort(logits.softmax(dim=-1), dim=-1, descending=True, stable=True)
-    probabilities, ids = probabilities[:, :top_k], ids[:, :top_k]
+    probabilities, ids = logits.softmax(dim=-1).topk(top_k)
+    ids, order = ids.sort(dim=-1)
+    probabilities, order = probabilities.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    ids = ids.gather(1, order)
     before = F.pad(probabilities.cumsum(dim=-1)[:, :-1], (1, 0))
     return probabilities * (before < top_p), ids
 
@@ -35,9 +37,7 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     return torch.minimum((cumulative <= threshold).sum(dim=-1), last)
 
 
-def sample(
-    logits: Tensor, recent: Tensor, uniforms: Tensor, banned: Tensor | None, config: SamplingConfig
-) -> Tensor:
+def sample(logits: Tensor, recent: Tensor, uniforms: Tensor, banned: Tensor | None, config: SamplingConfig) -> Tensor:
     """One token for each row.
 
     logits (B, V) float32; recent (B, window) int64: the last tokens of each row in any order, -1 where there is none;

@@ -1,0 +1,69 @@
+"""Makes the networks from a model directory. Strict: a weight that is missing or unknown is an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from cosyvoice_worker.engine.modules.flow import Flow
+from cosyvoice_worker.engine.modules.qwen2 import SpeechLM
+from cosyvoice_worker.models.directory import ModelDirectory, ModelDirectoryError
+from cosyvoice_worker.models.tensors import load_state_dict
+
+_FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+
+
+def load_lm(directory: ModelDirectory, device: torch.device, dtype: torch.dtype) -> SpeechLM:
+    """The speech language model, in eval mode. Raises ModelDirectoryError, TensorFileError."""
+    # The text head is tied to the text embeddings and never computed.
+    state = load_state_dict(directory.llm, dtype, skip=lambda name: name == "llm.model.lm_head.weight")
+    state = {name.removeprefix("llm.model.model."): tensor for name, tensor in state.items()}
+    for fused, parts in _FUSED.items():
+        first = parts[0]
+        for name in [name for name in state if f".{first}." in name]:
+            names = [name.replace(first, part) for part in parts]
+            if all(part in state for part in names):
+                state[name.replace(first, fused)] = torch.cat([state.pop(part) for part in names])
+    return _fill(lambda: SpeechLM(directory.config.llm), state, directory.llm.name).to(device)
+
+
+def load_flow(directory: ModelDirectory, device: torch.device, dtype: torch.dtype) -> Flow:
+    """The flow, in eval mode. Raises ModelDirectoryError, TensorFileError."""
+    state = load_state_dict(directory.flow, dtype)
+    state = {name.replace("decoder.estimator.", "estimator.", 1): tensor for name, tensor in state.items()}
+    # A table of rotary frequencies that follows from the configuration.
+    state.pop("estimator.rotary_embed.inv_freq", None)
+    return _fill(lambda: Flow(directory.config.flow), state, directory.flow.name).to(device)
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def _fill(make: Callable[[], M], state: Mapping[str, Tensor], file: str) -> M:
+    """A module with exactly these weights. It is laid out without memory of its own and takes the tensors over."""
+    with torch.device("meta"):
+        module = make()
+    expected = module.state_dict()
+    missing = [name for name in expected if name not in state]
+    unknown = [name for name in state if name not in expected]
+    if missing or unknown:
+        said = [f"lacks {_few(missing)}"] if missing else []
+        said += [f"has unknown {_few(unknown)}"] if unknown else []
+        raise ModelDirectoryError(f"{file} {' and '.join(said)}; weights and configuration belong to different models")
+    for name, want in expected.items():
+        if state[name].shape != want.shape:
+            raise ModelDirectoryError(
+                f"{file}: {name} is {tuple(state[name].shape)}, the configuration says {tuple(want.shape)}"
+            )
+    module.load_state_dict(state, assign=True)
+    return module.eval().requires_grad_(False)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
