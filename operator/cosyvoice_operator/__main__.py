@@ -1,0 +1,49 @@
+"""`cosyvoice-operator run | crd | render`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from cosyvoice_operator.api.crd import crd_yaml
+from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.api.settings import Settings
+from cosyvoice_operator.render import render
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="cosyvoice-operator", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run the operator against the cluster of the pod or of the kubeconfig")
+    run.add_argument("--namespace", action="append", default=[], help="serve this namespace only; repeatable")
+    run.add_argument("--own-namespace", default="default", help="where the operator keeps its Lease")
+    run.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
+    commands.add_parser("crd", help="print the CustomResourceDefinition")
+    show = commands.add_parser("render", help="print the objects that the operator would make of a manifest")
+    show.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
+    for command in (run, show):
+        command.add_argument("--settings", type=Path, help="the file that the chart writes; built-in defaults without")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "crd":
+            print(crd_yaml(), end="")
+            return 0
+        settings = Settings.load(chosen.settings)
+        if chosen.command == "render":
+            text = sys.stdin.read() if chosen.filename == "-" else Path(chosen.filename).read_text(encoding="utf-8")
+            print(render(yaml.safe_load_all(text), settings), end="")
+            return 0
+        from cosyvoice_operator.runtime.operator import Operator, run_until_stopped
+
+        run_until_stopped(lambda: Operator(settings, chosen.namespace, chosen.own_namespace, chosen.port))
+        return 0
+    except (SpecError, OSError, yaml.YAMLError) as error:
+        print(f"cosyvoice-operator: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

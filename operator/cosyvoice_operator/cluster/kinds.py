@@ -1,0 +1,46 @@
+"""The kinds that the operator reads and writes, and their paths in the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cosyvoice_contract import GROUP
+from cosyvoice_operator.api.service import KIND, PLURAL, VERSION
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    group: str
+    """Empty for the core group."""
+    version: str
+    name: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str) -> str:
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}/{name}"
+
+
+SERVICE: Final = Kind("", "v1", "Service", "services")
+DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
+AUTOSCALER: Final = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+POD: Final = Kind("", "v1", "Pod", "pods")
+COSYVOICE_SERVICE: Final = Kind(GROUP, VERSION, KIND, PLURAL)
+
+CHILDREN: Final = (SERVICE, DEPLOYMENT, AUTOSCALER, BUDGET)
+"""What the operator makes."""
+
+_BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in CHILDREN}
+
+
+def kind_of(manifest: Object) -> Kind:
+    """Of a child. Raises KeyError for any other kind."""
+    return _BY_NAME[manifest["apiVersion"], manifest["kind"]]

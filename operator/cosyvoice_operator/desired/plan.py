@@ -1,0 +1,110 @@
+"""What a service comes to once the card catalogue is looked up: the figures from which all children are made."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from cosyvoice_operator.api.catalogue import Card, Precision
+from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.api.service import CosyVoiceService, Engine, Pool
+from cosyvoice_operator.api.settings import Settings, WorkerImage
+
+CHILD_NAME_MAX = 52
+"""A pod's name is its Deployment's plus a ReplicaSet hash of up to 10 characters and 5 of its own, and a host name has 63."""
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """One pool, with everything that its card decides."""
+
+    pool: Pool
+    card: Card
+    child_name: str
+    """Of the pool's Deployment, HorizontalPodAutoscaler and PodDisruptionBudget."""
+    min_workers: int
+    max_workers: int
+    streams_per_worker: int
+    streams_from: Literal["Catalogue", "Spec"]
+    precision: Precision
+    max_running: int
+    max_batch_frames: int
+    startup_seconds: int
+    image: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    service: CosyVoiceService
+    pools: tuple[PoolPlan, ...]
+    worker_image: WorkerImage
+
+    @property
+    def autoscaled(self) -> bool:
+        return self.service.spec.autoscaling.provider != "None"
+
+
+def plan(service: CosyVoiceService, settings: Settings) -> Plan:
+    """Raises SpecError for what schema and CEL cannot see: it takes the catalogue to know."""
+    cards = settings.catalogue.cards
+    pools = tuple(_plan_pool(service, index, pool, cards, settings) for index, pool in enumerate(service.spec.pools))
+    return Plan(service, pools, settings.worker_image)
+
+
+def child_name(service: str, pool: str) -> str:
+    """Legal, the same every time, and its own for every pair: the hash tells `a-b`/`c` from `a`/`b-c`."""
+    digest = hashlib.sha256(f"{service}/{pool}".encode()).hexdigest()[:5]
+    return f"{f'{service}-{pool}'[: CHILD_NAME_MAX - 6].rstrip('-')}-{digest}"
+
+
+def _plan_pool(
+    service: CosyVoiceService, index: int, pool: Pool, cards: dict[str, Card], settings: Settings
+) -> PoolPlan:
+    spec = service.spec
+    card = cards.get(pool.card)
+    if card is None:
+        raise SpecError(
+            "UnknownCard",
+            f"spec.pools[{index}].card: {pool.card!r} is not in the card catalogue; use one of {', '.join(sorted(cards))}, "
+            "or add a row to the chart's value `cards`",
+        )
+    if card.gpu is None and pool.gpu_resource_name is not None:
+        raise SpecError(
+            "InvalidSpec",
+            f"spec.pools[{index}].gpuResourceName: {pool.gpu_resource_name!r} cannot be asked for by card "
+            f"{pool.card!r}, which has no GPU; remove it or choose another card",
+        )
+    streams = pool.streams_per_worker or card.streams_per_worker
+    if pool.workers is not None:
+        low, high = pool.workers.min, pool.workers.max
+    else:
+        assert pool.concurrency is not None
+        low, high = math.ceil(pool.concurrency.min / streams), math.ceil(pool.concurrency.max / streams)
+    return PoolPlan(
+        pool=pool,
+        card=card,
+        child_name=child_name(service.metadata.name, pool.name),
+        min_workers=low,
+        max_workers=high,
+        streams_per_worker=streams,
+        streams_from="Spec" if pool.streams_per_worker else "Catalogue",
+        precision=_precision(spec.engine, pool, card),
+        max_running=spec.engine.max_running or card.max_running,
+        max_batch_frames=spec.engine.max_batch_frames or card.max_batch_frames,
+        startup_seconds=spec.startup.timeout_seconds or card.startup_seconds,
+        image=spec.image or settings.worker_image.reference(card.image_variant),
+    )
+
+
+def _precision(engine: Engine, pool: Pool, card: Card) -> Precision:
+    if engine.precision == "Auto":
+        return card.precisions[0]
+    if engine.precision not in card.precisions:
+        raise SpecError(
+            "UnsupportedPrecision",
+            f"spec.engine.precision: card {pool.card!r} of pool {pool.name!r} does not compute in {engine.precision!r}; "
+            f"use Auto or one of {', '.join(card.precisions)}",
+        )
+    return engine.precision
