@@ -48,6 +48,10 @@ class SynthesisRequest:
     speed: float = 1.0
 
 
+class Unspeakable(ValueError):
+    """The request holds nothing that can be said, or more than the model can hold; the client must change it."""
+
+
 class Refused(Exception):
     """The engine does not take a request now. Nothing was started and nothing is kept of it."""
 

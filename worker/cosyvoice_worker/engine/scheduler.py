@@ -76,7 +76,7 @@ class Window:
     @property
     def frames(self) -> int:
         """What it costs: mel frames with the prompt's."""
-        return FRAMES_PER_TOKEN * (len(self.sequence.job.request.voice.prompt_tokens) + self.stop)
+        return FRAMES_PER_TOKEN * (len(self.sequence.job.request.voice.prompt_tokens) + self.boundary)
 
 
 @dataclass(frozen=True, slots=True)

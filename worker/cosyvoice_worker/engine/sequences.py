@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from cosyvoice_worker.engine.frontend.prompt import Prompt
 from cosyvoice_worker.engine.randomness import Draws, Stage
 from cosyvoice_worker.engine.requests import SynthesisRequest
 
@@ -74,8 +75,7 @@ class Job:
     seed: int
     arrived: float
     """Seconds of the engine's clock."""
-    estimated_seconds: float
-    """Audio seconds that the text is expected to take, at admission."""
+    prompt: Prompt
     sentences: list[Sequence] = field(default_factory=list)
 
     delivered_sentences: int = 0

@@ -1,0 +1,208 @@
+"""The engine: schedule -> run -> hand out. One thread calls it; it never waits and knows no clients.
+
+A fault of a batch is narrowed down by running its rows one by one, so that only the sentence that causes it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosyvoice_worker.engine.audio_runner import AudioRunner
+from cosyvoice_worker.engine.llm_runner import NOT_FINITE, LlmRunner
+from cosyvoice_worker.engine.scheduler import Chunking, Limits, Step, Window, plan
+from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
+
+log = logging.getLogger(__name__)
+Row = TypeVar("Row")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    job: Job
+    pcm: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    job: Job
+    reason: str
+
+
+Event = Audio | Finished | Failed
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the engine has done since it was made, for metrics and the bench."""
+
+    steps: int = 0
+    llm_rows: int = 0
+    llm_seconds: float = 0.0
+    flow_rows: int = 0
+    flow_batches: int = 0
+    flow_frames: int = 0
+    audio_seconds_spent: float = 0.0
+    speech_tokens: int = 0
+    audio_seconds: float = 0.0
+    not_finite: int = 0
+    faults: int = 0
+    preempted: int = 0
+
+
+class Engine:
+    """Owns the jobs that run. `step` advances all of them by one step and returns what came of it."""
+
+    def __init__(
+        self,
+        llm: LlmRunner,
+        audio: AudioRunner,
+        limits: Limits,
+        chunking: Chunking,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.llm, self.audio = llm, audio
+        self.limits, self.chunking = limits, chunking
+        self.clock = clock
+        self.jobs: list[Job] = []
+        self.counters = Counters()
+        self._held: dict[Sequence, list[NDArray[np.float32]]] = {}
+
+    def add(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def end(self, job: Job) -> None:
+        """Free all that the job holds; idempotent. For cancellation and after faults, between steps."""
+        job.ended = True
+        for sequence in job.sentences:
+            self.llm.close(sequence)
+            sequence.phase = Phase.DONE
+            sequence.mel = sequence.vocoder = None
+            self._held.pop(sequence, None)
+        if job in self.jobs:
+            self.jobs.remove(job)
+
+    def step(self) -> list[Event]:
+        now = self.clock()
+        step = plan(self.jobs, now, self.limits, self.chunking, self.llm.pool.free)
+        self.counters.steps += 1
+        events: list[Event] = []
+        for sequence in step.preempt:
+            self._preempt(sequence)
+        if step.prefill or step.decode:
+            events += self._speak(step)
+        if step.windows:
+            events += self._sound([w for w in step.windows if not w.sequence.job.ended])
+        return events
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.llm.close(sequence)
+        sequence.phase = Phase.WAITING
+        self.counters.preempted += 1
+
+    # --- tokens ---------------------------------------------------------------------------------------------------------
+
+    def _speak(self, step: Step) -> Iterator[Event]:
+        began = self.clock()
+        for sequence in step.prefill:
+            self.llm.open(sequence)
+            sequence.phase = Phase.DECODING
+        rows = [*step.prefill, *step.decode]
+        opening = set(step.prefill)
+
+        def run(part: list[Sequence]) -> list[int]:
+            return self.llm.step([s for s in part if s in opening], [s for s in part if s not in opening])
+
+        for sequence, token in self._narrowed(rows, run):
+            if isinstance(token, Exception):
+                yield self._fail(sequence.job, f"the language model failed: {token}")
+            elif token == NOT_FINITE:
+                self.counters.not_finite += 1
+                self.llm.close(sequence, scrub=True)
+                yield self._fail(sequence.job, "the language model's output was not finite")
+            else:
+                self._take(sequence, token)
+        self.counters.llm_rows += len(rows)
+        self.counters.llm_seconds += self.clock() - began
+
+    def _take(self, sequence: Sequence, token: int) -> None:
+        stop = token in self.llm.model.stop_ids
+        if not stop:
+            self.llm.accept(sequence, token)
+            self.counters.speech_tokens += 1
+        if stop or len(sequence.tokens) >= sequence.max_tokens:
+            self.llm.close(sequence)
+            sequence.phase = Phase.FINISHING
+            sequence.complete_at = self.clock()
+
+    # --- audio ----------------------------------------------------------------------------------------------------------
+
+    def _sound(self, windows: list[Window]) -> Iterator[Event]:
+        began = self.clock()
+        for window, pcm in self._narrowed(windows, self.audio.run):
+            sequence = window.sequence
+            if isinstance(pcm, Exception):
+                yield self._fail(sequence.job, f"the decoder failed: {pcm}")
+            elif not np.isfinite(pcm).all():
+                self.counters.not_finite += 1
+                yield self._fail(sequence.job, "the decoder's output was not finite")
+            else:
+                sequence.boundary = window.boundary
+                sequence.hops += 1
+                if window.final:
+                    sequence.phase = Phase.DONE
+                    sequence.mel = sequence.vocoder = None
+                yield from self._hand_out(sequence, pcm)
+        self.counters.flow_rows += len(windows)
+        self.counters.flow_batches += 1
+        self.counters.flow_frames += sum(w.frames for w in windows)
+        self.counters.audio_seconds_spent += self.clock() - began
+
+    def _hand_out(self, sequence: Sequence, pcm: NDArray[np.float32]) -> Iterator[Event]:
+        """Audio leaves in the order of the sentences; that of a later one is held until its turn."""
+        job = sequence.job
+        if len(pcm):
+            self._held.setdefault(sequence, []).append(pcm)
+        while job.delivered_sentences < len(job.sentences):
+            current = job.sentences[job.delivered_sentences]
+            for piece in self._held.pop(current, []):
+                if job.first_audio is None:
+                    job.first_audio = self.clock()
+                seconds = len(piece) / self.audio.sample_rate
+                job.delivered_seconds += seconds
+                self.counters.audio_seconds += seconds
+                yield Audio(job, piece)
+            if current.phase is not Phase.DONE:
+                return
+            job.delivered_sentences += 1
+        self.end(job)
+        yield Finished(job)
+
+    # --- faults ---------------------------------------------------------------------------------------------------------
+
+    def _fail(self, job: Job, reason: str) -> Failed:
+        self.end(job)
+        return Failed(job, reason)
+
+    def _narrowed(self, rows: list[Row], run: Callable[[list[Row]], list[T]]) -> list[tuple[Row, T | Exception]]:
+        """Each row with its result, or with the error that it raises when run alone."""
+        try:
+            return list(zip(rows, run(rows), strict=True))
+        except Exception as error:  # whatever a kernel may raise is the fault of one row until proven otherwise
+            self.counters.faults += 1
+            log.exception("a batch of %d failed; running its rows one by one", len(rows))
+            if len(rows) == 1:
+                return [(rows[0], error)]
+        return [result for row in rows for result in self._narrowed([row], run)]

@@ -1,0 +1,158 @@
+"""Runs the speech language model over a mixed batch: slots, block tables, sampling. Tensors only; decides nothing.
+
+What varies from step to step is kept in host arrays with one row per slot and goes to the device in a handful of small
+copies; the sampled tokens come back in the step's only synchronisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listing
+
+import numpy as np
+import torch
+
+from cosyvoice_worker.engine.blocks import BLOCK_SIZE, Attention, BlockPool, KVCache, blocks_for
+from cosyvoice_worker.engine.modules.qwen2 import SpeechLM
+from cosyvoice_worker.engine.modules.sampling import sample
+from cosyvoice_worker.engine.randomness import Stage
+from cosyvoice_worker.engine.sequences import Sequence
+from cosyvoice_worker.models.directory import SamplingConfig
+
+NOT_FINITE = -1
+"""Stands for a token where the logits were not finite."""
+_DRAWN_AHEAD = 256
+"""Tokens whose draws are made at once."""
+
+
+class LlmRunner:
+    def __init__(
+        self, model: SpeechLM, sampling: SamplingConfig, *, slots: int, blocks: int, longest: int, dtype: torch.dtype
+    ) -> None:
+        """`longest`: positions of the longest sequence; it bounds the block table."""
+        self.model = model
+        self.sampling = sampling
+        self.device = model.speech_embedding.weight.device
+        self.pool = BlockPool(blocks)
+        self.cache = KVCache(
+            layers=model.layer_count,
+            blocks=blocks,
+            kv_heads=model.kv_heads,
+            head_dim=model.head_dim,
+            dtype=dtype,
+            device=self.device,
+        )
+        self._slots = list(range(slots - 1, -1, -1))
+        self._tables = np.zeros((slots, blocks_for(longest) + 1), dtype=np.int64)
+        self._recent = np.full((slots, sampling.window), -1, dtype=np.int64)
+        self._uniforms = np.zeros((slots, _DRAWN_AHEAD, 2), dtype=np.float32)
+        stops = torch.zeros(model.vocab_size, dtype=torch.bool)
+        stops[list(model.stop_ids)] = True
+        self._stops = stops.to(self.device)
+
+    def open(self, sequence: Sequence) -> None:
+        """Give a sentence its slot and the blocks of its prompt and of what it has generated before (if preempted)."""
+        sequence.slot = slot = self._slots.pop()
+        sequence.blocks = self.pool.take(blocks_for(sequence.prompt_length + len(sequence.tokens)))
+        # Beyond its own blocks a row points at its first one, so that padding never reads another sentence's values.
+        self._tables[slot] = sequence.blocks[0]
+        self._tables[slot, : len(sequence.blocks)] = sequence.blocks
+        window = self.sampling.window
+        self._recent[slot] = ([-1] * window + sequence.tokens)[-window:]
+        self._draw(sequence)
+
+    def close(self, sequence: Sequence, *, scrub: bool = False) -> None:
+        """Take slot and blocks back. `scrub` blocks whose values are not finite: masked or not, they would spread."""
+        if sequence.slot < 0:
+            return
+        if scrub:
+            for block in sequence.blocks:
+                self.cache.data[:, block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = 0
+        self.pool.give(sequence.blocks)
+        self._slots.append(sequence.slot)
+        sequence.slot, sequence.cached = -1, 0
+
+    @torch.inference_mode()
+    def step(self, prefill: Listing[Sequence], decode: Listing[Sequence]) -> list[int]:
+        """The next token of each sentence (`NOT_FINITE` where there is none), in the order given.
+
+        Every sentence must be open. Safe to repeat for the same sentences, as nothing but the cache is written.
+        """
+        rows = [*prefill, *decode]
+        for sequence in decode:
+            self._grow(sequence)
+        lengths = [s.prompt_length + len(s.tokens) for s in prefill]
+        attention, positions = self._attention(prefill, lengths, decode)
+        parts = [self._prompt(s) for s in prefill]
+        if decode:
+            parts.append(self.model.embed_speech(self._to_device(np.array([s.tokens[-1] for s in decode]))))
+        hidden = self.model(torch.cat(parts) if len(parts) > 1 else parts[0], positions, attention)
+        if prefill:
+            ends = np.cumsum([*lengths, *([1] * len(decode))]) - 1
+            hidden = hidden[self._to_device(ends)]
+        return self._sample(rows, self.model.speech_logits(hidden))
+
+    def _sample(self, rows: list[Sequence], logits: torch.Tensor) -> list[int]:
+        slots = np.array([s.slot for s in rows])
+        counts = np.array([len(s.tokens) for s in rows])
+        below = counts < np.array([s.min_tokens for s in rows])
+        banned = self._to_device(below)[:, None] & self._stops if below.any() else None
+        tokens = sample(
+            logits,
+            self._to_device(self._recent[slots]),
+            self._to_device(self._uniforms[slots, counts % _DRAWN_AHEAD]),
+            banned,
+            self.sampling,
+        )
+        return torch.where(logits.sum(-1).isfinite(), tokens, NOT_FINITE).tolist()
+
+    def accept(self, sequence: Sequence, token: int) -> None:
+        """Take a token into the sentence: the next step continues from it. What the last step read is cached now."""
+        sequence.cached = sequence.prompt_length + len(sequence.tokens)
+        sequence.tokens.append(token)
+        recent = self._recent[sequence.slot]
+        recent[:-1] = recent[1:]
+        recent[-1] = token
+        if len(sequence.tokens) % _DRAWN_AHEAD == 0:
+            self._draw(sequence)
+
+    def _draw(self, sequence: Sequence) -> None:
+        start = len(sequence.tokens) // _DRAWN_AHEAD * _DRAWN_AHEAD
+        draws = sequence.draws(Stage.SAMPLING).uniform(2 * start, 2 * _DRAWN_AHEAD)
+        self._uniforms[sequence.slot] = draws.view(-1, 2).numpy()
+
+    def _grow(self, sequence: Sequence) -> None:
+        if sequence.cached == len(sequence.blocks) * BLOCK_SIZE:
+            sequence.blocks += self.pool.take(1)
+            self._tables[sequence.slot, len(sequence.blocks) - 1] = sequence.blocks[-1]
+
+    def _prompt(self, sequence: Sequence) -> torch.Tensor:
+        prompt = sequence.job.prompt
+        text = np.array(prompt.text_ids + sequence.text_ids, dtype=np.int64)
+        speech = np.array(prompt.speech_ids + sequence.tokens, dtype=np.int64)
+        return self.model.prompt(self._to_device(text), self._to_device(speech))
+
+    def _attention(
+        self, prefill: Listing[Sequence], lengths: list[int], decode: Listing[Sequence]
+    ) -> tuple[Attention, torch.Tensor]:
+        positions = [np.arange(length) for length in lengths]
+        slots = [np.full(length, s.slot) for s, length in zip(prefill, lengths, strict=True)]
+        read_from = visible = None
+        if decode:
+            past = np.array([s.cached for s in decode])
+            at = np.array([s.slot for s in decode])
+            positions.append(past)
+            slots.append(at)
+            columns = int(past.max()) // BLOCK_SIZE + 1
+            offsets = np.arange(columns * BLOCK_SIZE)
+            tables = self._to_device(self._tables[at, :columns])
+            read_from = (tables[:, :, None] * BLOCK_SIZE + self._to_device(offsets[:BLOCK_SIZE])).flatten(1)
+            visible = (self._to_device(offsets) <= self._to_device(past)[:, None])[:, None, None]
+        position = np.concatenate(positions)
+        write_to = self._tables[np.concatenate(slots), position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+        return (
+            Attention(self.cache, self._to_device(write_to), tuple(lengths), read_from, visible),
+            self._to_device(position),
+        )
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
