@@ -56,11 +56,12 @@ class ApiServer:
         configuration = Configuration()
         if kubeconfig is None:
             try:
-                kube_config.load_incluster_config(client_configuration=configuration)
+                kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
                 return cls(configuration)
             except kube_config.ConfigException:
                 pass
-        await kube_config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+        load = kube_config.load_kube_config
+        await load(config_file=kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
         return cls(configuration)
 
     async def __aenter__(self) -> Self:
@@ -77,15 +78,15 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "application/json",
-        timeout: float = 30,
+        seconds: float = 30,
     ) -> Json:
-        """One request; returns the answer's JSON. Raises ApiError for an HTTP error, aiohttp's errors and TimeoutError."""
+        """Return the answer's JSON. Raises ApiError, aiohttp.ClientError, or TimeoutError after `seconds`."""
         async with self._session.request(
             method,
             self._url(path, query),
             data=None if body is None else json.dumps(body),
             headers=await self._headers() | {"Content-Type": content_type},
-            timeout=aiohttp.ClientTimeout(total=timeout),
+            timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:
             text = await response.text()
             if response.status >= 400:
@@ -94,7 +95,7 @@ class ApiServer:
             return answer
 
     async def watch(self, path: str, query: Mapping[str, str], *, silence: float) -> AsyncIterator[Json]:
-        """Yield the events of a watch until the server ends it. Raises TimeoutError after `silence` seconds of nothing."""
+        """Yield the events of a watch until the server ends it. TimeoutError after `silence` seconds without any."""
         async with self._session.get(
             self._url(path, {**query, "watch": "true"}),
             headers=await self._headers(),

@@ -66,8 +66,10 @@ class Mirror:
             try:
                 if not version:
                     version = await self._list()
+                started = time.monotonic()
                 version = await self._watch(version)
-                delay = 0.0
+                # A watch lasts minutes; one that a server or proxy ends at once must not become a hot loop.
+                delay = 0.0 if time.monotonic() - started > 5 else _longer(delay)
             except ApiError as error:
                 # 410 Gone: the version is too old for the server's memory, so list again; nothing is wrong.
                 if error.code != 410:

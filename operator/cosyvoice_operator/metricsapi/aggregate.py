@@ -101,7 +101,7 @@ def pool_value(pool: Pool, metric: str, *, now: float, max_age: float) -> Value:
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
-    """Name a few; a message in a condition must stay short whatever the size of the pool, and the same while it lasts."""
+    """Name a few: a message in a condition must stay short whatever the size of the pool, and not change meanwhile."""
     listed = sorted(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

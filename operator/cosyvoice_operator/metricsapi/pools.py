@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cosyvoice_contract import ANNOTATION_SIGNAL_TARGETS, WORKER_CONTAINER
-
 from cosyvoice_operator.metricsapi.aggregate import Pool, Reading, Worker
 
 Object = Mapping[str, Any]
@@ -61,7 +60,7 @@ def counts(pod: Object) -> bool:
 
 
 def signal_targets(annotations: Mapping[str, str]) -> dict[str, float]:
-    """Targets from the annotation, percent to fractions; what does not parse is left out (`pool_value` then says so)."""
+    """Targets from the annotation, percent to fractions. What does not parse is left out; `pool_value` then says so."""
     try:
         parsed = json.loads(annotations.get(ANNOTATION_SIGNAL_TARGETS, "{}"))
         return {

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import aiohttp
-from cosyvoice_contract import PATH_LOAD
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cosyvoice_contract import PATH_LOAD
 from cosyvoice_operator.metricsapi.aggregate import Reading
 from cosyvoice_operator.metricsapi.pools import Object, counts
 from cosyvoice_operator.metricsapi.telemetry import Telemetry
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Report(BaseModel):
-    """The part of `cosyvoice_contract.LoadReport` that scaling reads. Finite, never negative: a sum must not be spoilt."""
+    """The part of `cosyvoice_contract.LoadReport` that scaling reads; finite, not negative: it must not spoil a sum."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
@@ -64,15 +64,21 @@ class Scraper:
         self._concurrency = concurrency
         self._readings: dict[str, Reading] = {}
         self._failing: dict[str, str] = {}
+        self.first_round = asyncio.Event()
+        """Set once every worker was asked once."""
 
     @property
     def readings(self) -> Mapping[str, Reading]:
         """Pod uid -> its last reading, of whatever age."""
         return self._readings
 
+    def readings_of_all(self) -> Iterable[Reading]:
+        return self._readings.values()
+
     async def run(self) -> None:
         """Scrape for ever, a round per interval; a round that takes longer is followed by the next one at once."""
-        connector = aiohttp.TCPConnector(limit=self._concurrency, limit_per_host=1, keepalive_timeout=2 * self._interval)
+        # A connection per reading: one kept open would meet the worker's own keep-alive limit and look like silence.
+        connector = aiohttp.TCPConnector(limit=self._concurrency, force_close=True)
         # No proxy and no redirects: a pod's address is asked, and nothing else.
         async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
             while True:
@@ -80,6 +86,7 @@ class Scraper:
                 await self.round(session)
                 took = time.monotonic() - started
                 self._telemetry.round_seconds.observe(took)
+                self.first_round.set()
                 await asyncio.sleep(max(0.0, self._interval - took))
 
     async def round(self, session: aiohttp.ClientSession) -> None:
@@ -108,8 +115,7 @@ class Scraper:
                 if response.status != 200:
                     outcome, why = "http_error", f"HTTP {response.status}"
                 else:
-                    body = await response.content.read(MAX_REPORT_BYTES)
-                    self._readings[uid] = parse_report(body, taken_at=time.time())
+                    self._readings[uid] = parse_report(await _read(response), taken_at=time.time())
                     outcome, why = "ok", ""
         except TimeoutError:
             outcome, why = "timeout", f"no answer within {self._timeout.total:g} s"
@@ -126,5 +132,15 @@ class Scraper:
         if why and uid not in self._failing:
             logger.warning("worker %s/%s gives no reading: %s", meta["namespace"], meta["name"], why)
             self._failing[uid] = why
-        elif not why and self._failing.pop(uid, None):
+        elif not why and self._failing.pop(uid, ""):
             logger.info("worker %s/%s gives readings again", meta["namespace"], meta["name"])
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Read a body, but no endless one: what answers at a pod's address need not be a worker."""
+    body = b""
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_REPORT_BYTES:
+            raise ValueError(f"more than {MAX_REPORT_BYTES} bytes")
+    return body

@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Any
 
 from cosyvoice_contract import SIGNAL_METRICS
-
 from cosyvoice_operator.metricsapi.aggregate import Pool, Value
 
 GROUP = "custom.metrics.k8s.io"

@@ -1,0 +1,178 @@
+"""Scraping of real HTTP servers: what counts as an answer, and what a round costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from cosyvoice_contract import PATH_LOAD
+from cosyvoice_operator.metricsapi.scrape import MAX_REPORT_BYTES, Scraper, parse_report
+from cosyvoice_operator.metricsapi.telemetry import Telemetry
+
+REPORT = {
+    "pool_card": "T4",
+    "demand": 50.0,
+    "capacity": 100.0,
+    "capacity_from": "Measured",
+    "gpu_load": 0.5,
+    "gpu_utilization": None,
+    "gpu_memory": 0.25,
+    "running": 3,
+    "queued": 0,
+    "draining": False,
+}
+addresses = (f"127.11.0.{n}" for n in itertools.count(1))
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def pod(ip: str, *, started: bool = True) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"w-{ip}", "namespace": "speech", "uid": ip},
+        "status": {
+            "phase": "Running",
+            "podIP": ip,
+            "containerStatuses": [{"name": "worker", "started": started}],
+        },
+    }
+
+
+@asynccontextmanager
+async def worker(answer: Answer, ip: str, port: int = 0) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_get(PATH_LOAD, answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, ip, port).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def reports(_: web.Request) -> web.Response:
+    return web.json_response(REPORT)
+
+
+def scraper(pods: list[dict[str, Any]], port: int, *, timeout: float = 0.3) -> tuple[Scraper, Telemetry]:
+    telemetry = Telemetry()
+    made = Scraper(lambda: pods, telemetry, port=port, interval=5, timeout=timeout, concurrency=16)
+    return made, telemetry
+
+
+def scrapes(telemetry: Telemetry, outcome: str) -> float:
+    return telemetry.registry.get_sample_value("cosyvoice_metrics_api_scrapes_total", {"outcome": outcome}) or 0
+
+
+async def test_a_round_keeps_the_reading_of_every_worker_that_answers() -> None:
+    ip = next(addresses)
+    async with worker(reports, ip) as port, aiohttp.ClientSession() as session:
+        made, telemetry = scraper([pod(ip)], port)
+        await made.round(session)
+    assert made.readings[ip].values == {"gpu_load": 0.5, "gpu_utilization": None, "gpu_memory": 0.25}
+    assert scrapes(telemetry, "ok") == 1
+
+
+async def test_pods_that_do_not_count_are_not_asked() -> None:
+    ip = next(addresses)
+    async with worker(reports, ip) as port, aiohttp.ClientSession() as session:
+        made, telemetry = scraper([pod(ip, started=False)], port)
+        await made.round(session)
+    assert (dict(made.readings), scrapes(telemetry, "ok")) == ({}, 0)
+
+
+async def test_the_last_reading_stays_when_a_worker_falls_silent_and_goes_with_its_pod() -> None:
+    ip = next(addresses)
+    pods = [pod(ip)]
+    async with aiohttp.ClientSession() as session:
+        async with worker(reports, ip) as port:
+            made, telemetry = scraper(pods, port)
+            await made.round(session)
+        await made.round(session)
+        assert (set(made.readings), scrapes(telemetry, "unreachable")) == ({ip}, 1)
+        pods.clear()
+        await made.round(session)
+        assert dict(made.readings) == {}
+
+
+async def hangs(_: web.Request) -> web.Response:
+    await asyncio.sleep(1)
+    return web.json_response(REPORT)
+
+
+async def loading(_: web.Request) -> web.Response:
+    return web.Response(status=503)
+
+
+async def nonsense(_: web.Request) -> web.Response:
+    return web.json_response(REPORT | {"gpu_load": -1})
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b"x" * MAX_REPORT_BYTES)
+
+
+async def redirects(_: web.Request) -> web.Response:
+    raise web.HTTPFound("http://127.0.0.1:1/")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (hangs, "timeout"),
+        (loading, "http_error"),
+        (nonsense, "malformed"),
+        (endless, "malformed"),
+        (redirects, "http_error"),
+    ],
+)
+async def test_what_is_no_reading_is_no_zero(answer: Answer, outcome: str) -> None:
+    ip = next(addresses)
+    async with worker(answer, ip) as port, aiohttp.ClientSession() as session:
+        made, telemetry = scraper([pod(ip)], port)
+        await made.round(session)
+    assert (dict(made.readings), scrapes(telemetry, outcome)) == ({}, 1)
+
+
+async def test_a_worker_that_hangs_delays_no_other() -> None:
+    slow, quick = next(addresses), next(addresses)
+    async with (
+        worker(hangs, slow) as port,
+        worker(reports, quick, port),
+        aiohttp.ClientSession() as session,
+    ):
+        made, _ = scraper([pod(slow), pod(quick)], port)
+        async with asyncio.timeout(0.8):
+            await made.round(session)
+    assert set(made.readings) == {quick}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gpu_load": None}, "gpu_load"),
+        ({"gpu_load": "NaN"}, "gpu_load"),
+        ({"gpu_memory": float("inf")}, "gpu_memory"),
+        ({"gpu_utilization": -0.1}, "gpu_utilization"),
+    ],
+)
+def test_a_malformed_report_is_refused_by_the_name_of_its_field(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=f"not a load report: {named}"):
+        parse_report(json.dumps(REPORT | change).encode(), taken_at=0)
+
+
+@pytest.mark.parametrize("body", [b"", b"ok", b"[]", b"{}"])
+def test_what_is_no_load_report_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not a load report"):
+        parse_report(body, taken_at=0)
