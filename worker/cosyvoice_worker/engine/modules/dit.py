@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosyvoice_worker.engine.modules.layers import sinusoid
+from cosyvoice_worker.engine.modules.layers import Conditions, sinusoid
 from cosyvoice_worker.models.directory import DiTConfig
 
 _TIME = 256
@@ -65,7 +65,8 @@ class Modulation(nn.Module):
 
     def forward(self, time: Tensor) -> tuple[Tensor, ...]:
         """(B, size) -> `parts` tensors (B, 1, size)."""
-        return self.linear(F.silu(time))[:, None].chunk(self.parts, dim=-1)
+        together: Tensor = self.linear(F.silu(time))
+        return together[:, None].chunk(self.parts, dim=-1)
 
 
 class Attention(nn.Module):
@@ -140,15 +141,15 @@ class DiT(nn.Module):
         )
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, x: Tensor, t: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, given: Conditions) -> Tensor:
         """Velocity at time t; arguments and result as in `unet.UNet.forward`."""
         steps = x.shape[1]
         time = self.time_embed(t, x)
-        x = self.input_embed(torch.cat([x, cond, mu, speaker[:, None].expand(-1, steps, -1)], dim=-1))
+        speaker = given.speaker[:, None].expand(-1, steps, -1)
+        x = self.input_embed(torch.cat([x, given.cond, given.mu, speaker], dim=-1))
         angle = torch.arange(steps, device=x.device)[:, None] * self.frequencies.float()
         rotation = angle.cos(), angle.sin()
-        if mask is not None:
-            mask = mask[:, None]
+        mask = None if given.mask is None else given.mask[:, None]
         for block in self.transformer_blocks:
             x = block(x, time, rotation, mask)
         scale, shift = self.norm_out(time)

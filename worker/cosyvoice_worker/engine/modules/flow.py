@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosyvoice_worker.engine.modules.dit import DiT
 from cosyvoice_worker.engine.modules.flow_encoder import FlowEncoder, Lookahead
-from cosyvoice_worker.engine.modules.layers import attention_mask
+from cosyvoice_worker.engine.modules.layers import Conditions, attention_mask
 from cosyvoice_worker.engine.modules.unet import UNet
 from cosyvoice_worker.models.directory import FlowConfig
 
@@ -50,16 +50,7 @@ class Window:
 class Encoded:
     """A padded batch ready for the estimator."""
 
-    mu: Tensor
-    """(B, T, mel)."""
-    cond: Tensor
-    """(B, T, mel): the prompt's mel, zero after it."""
-    speaker: Tensor
-    """(B, mel)."""
-    lengths: Tensor
-    """(B,) int64: mel frames of each row, prompt included."""
-    mask: Tensor | None
-    """(B, T, T) bool; None where every frame of every row sees every other."""
+    given: Conditions
     new: tuple[tuple[int, int], ...]
     """(first, last + 1) of each row's frames that follow its prompt."""
 
@@ -93,7 +84,7 @@ class Flow(nn.Module):
     def forward(self, windows: Sequence[Window]) -> list[Tensor]:
         """New mel frames of each window, those of its prompt left out: (mel, frames) float32 each."""
         encoded = self.encode(windows)
-        mel = self.solve(encoded)
+        mel = self.solve(encoded.given)
         return [mel[row, first:last].T for row, (first, last) in enumerate(encoded.new)]
 
     def encode(self, windows: Sequence[Window]) -> Encoded:
@@ -118,7 +109,7 @@ class Flow(nn.Module):
         embedding = torch.stack([w.embedding for w in windows]).to(device, non_blocking=True)
         rows = torch.tensor([given, wanted, totals, [int(w.streaming) for w in windows]])
         rows = rows.to(device, non_blocking=True)
-        lengths, streaming = rows[2], rows[3].bool()
+        streaming = rows[3].bool()
 
         valid = torch.arange(steps, device=device)[None, :] < rows[0][:, None]
         x = self.input_embedding(tokens) * valid[..., None]
@@ -128,26 +119,28 @@ class Flow(nn.Module):
             assert self.pre_lookahead_layer is not None
             mu = self.pre_lookahead_layer(x).repeat_interleave(config.ratio, dim=1)
         plain = min(totals) == frames and not any(w.streaming for w in windows)
-        return Encoded(
+        given_all = Conditions(
             mu=mu[:, :frames],
             cond=cond.to(device=device, dtype=dtype, non_blocking=True),
             speaker=self.spk_embed_affine_layer(F.normalize(embedding.float(), dim=1).to(dtype)),
-            lengths=lengths,
-            mask=None if plain else attention_mask(lengths, frames, streaming, config.chunk * config.ratio),
-            new=tuple((w.prompt_mel.shape[0], total) for w, total in zip(windows, totals, strict=True)),
+            mask=None if plain else attention_mask(rows[2], frames, streaming, config.chunk * config.ratio),
         )
+        new = tuple((w.prompt_mel.shape[0], total) for w, total in zip(windows, totals, strict=True))
+        return Encoded(given_all, new)
 
-    def solve(self, encoded: Encoded) -> Tensor:
+    def solve(self, given: Conditions) -> Tensor:
         """Euler steps from noise to mel: (B, T, mel) float32. Frames beyond a row's length are meaningless."""
-        rows, frames, _ = encoded.mu.shape
-        x = self.noise[:frames].float().expand(rows, -1, -1)
-        mu, cond, speaker = (torch.cat([y, torch.zeros_like(y)]) for y in (encoded.mu, encoded.cond, encoded.speaker))
-        mask = None if encoded.mask is None else encoded.mask.repeat(2, 1, 1)
+        rows, frames, _ = given.mu.shape
+        x = self.noise[:frames].expand(rows, -1, -1)
+        both = Conditions(
+            *(torch.cat([y, torch.zeros_like(y)]) for y in (given.mu, given.cond, given.speaker)),
+            mask=None if given.mask is None else given.mask.repeat(2, 1, 1),
+        )
         times = torch.tensor(self.times, device=x.device)
         rate = self.config.cfg_rate
         for index, step in enumerate(self.steps):
-            both = self.estimator(x.to(mu.dtype).repeat(2, 1, 1), times[index : index + 1], mu, speaker, cond, mask)
-            conditional, unconditional = both.float().chunk(2)
+            velocity = self.estimator(x.to(given.mu.dtype).repeat(2, 1, 1), times[index : index + 1], both)
+            conditional, unconditional = velocity.float().chunk(2)
             x = x + step * ((1 + rate) * conditional - rate * unconditional)
         return x
 

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the estimators of the flow's velocity are given besides the noised mel; the same in every Euler step."""
+
+    mu: Tensor
+    """(B, T, mel): the encoded speech tokens."""
+    cond: Tensor
+    """(B, T, mel): the prompt's mel, zero after it."""
+    speaker: Tensor
+    """(B, mel)."""
+    mask: Tensor | None
+    """(B, T, T) bool from `attention_mask`; None where every frame sees every other."""
 
 
 class CausalConv(nn.Module):

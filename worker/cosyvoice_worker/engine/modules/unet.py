@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosyvoice_worker.engine.modules.layers import CausalConv, sinusoid
+from cosyvoice_worker.engine.modules.layers import CausalConv, Conditions, sinusoid
 from cosyvoice_worker.models.directory import UNetConfig
 
 
@@ -99,50 +99,47 @@ class TimeEmbedding(nn.Module):
         return output
 
 
+class Stage(nn.ModuleList):
+    """A residual block, its transformer blocks and, in the outer stages, a last convolution that the U-Net applies."""
+
+    def __init__(self, config: UNetConfig, inputs: int, tail: bool = False) -> None:
+        size = config.channels
+        blocks = (TransformerBlock(size, config.heads, config.head_dim) for _ in range(config.blocks))
+        parts: list[nn.Module] = [ResnetBlock(inputs, size, 4 * size), nn.ModuleList(blocks)]
+        super().__init__(parts + ([CausalConv(size, size, 3)] if tail else []))
+
+    def forward(self, x: Tensor, time: Tensor, mask: Tensor | None) -> Tensor:
+        x = self[0](x, time)
+        for block in self[1]:  # type: ignore[attr-defined]
+            x = block(x, mask)
+        return x
+
+
 class UNet(nn.Module):
     def __init__(self, config: UNetConfig, mel: int) -> None:
         super().__init__()
-        size, time = config.channels, 4 * config.channels
+        size = config.channels
         self.inputs = 4 * mel
-
-        def stage(inputs: int, *tail: nn.Module) -> nn.ModuleList:
-            blocks = (TransformerBlock(size, config.heads, config.head_dim) for _ in range(config.blocks))
-            return nn.ModuleList([ResnetBlock(inputs, size, time), nn.ModuleList(blocks), *tail])
-
-        self.time_mlp = TimeEmbedding(self.inputs, time)
-        self.down_blocks = nn.ModuleList([stage(self.inputs, CausalConv(size, size, 3))])
-        self.mid_blocks = nn.ModuleList(stage(size) for _ in range(config.mid_stages))
-        self.up_blocks = nn.ModuleList([stage(2 * size, CausalConv(size, size, 3))])
+        self.time_mlp = TimeEmbedding(self.inputs, 4 * size)
+        self.down_blocks = nn.ModuleList([Stage(config, self.inputs, tail=True)])
+        self.mid_blocks = nn.ModuleList(Stage(config, size) for _ in range(config.mid_stages))
+        self.up_blocks = nn.ModuleList([Stage(config, 2 * size, tail=True)])
         self.final_block = Block(size, size)
         self.final_proj = CausalConv(size, mel, 1)
 
-    def forward(self, x: Tensor, t: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor, mask: Tensor | None) -> Tensor:
-        """Velocity at time t.
+    def forward(self, x: Tensor, t: Tensor, given: Conditions) -> Tensor:
+        """Velocity (B, T, mel) of the noised mel x (B, T, mel) at time t, (1,) or (B,) in 0..1.
 
-        x, mu, cond (B, T, mel): the noised mel, the encoder's, the prompt's; speaker (B, mel); t (1,) or (B,) in 0..1;
-        mask (B, T, T) bool from `layers.attention_mask`, or None where every step sees every other. -> (B, T, mel).
         All convolutions are causal, so padding to the right of a row does not reach it.
         """
         time = self.time_mlp(sinusoid(t, self.inputs).to(x.dtype))
-        if mask is not None:
-            mask = mask[:, None]
-        x = torch.cat([x, mu, speaker[:, None].expand(-1, x.shape[1], -1), cond], dim=-1)
-        skips = []
-        for resnet, transformers, downsample in self.down_blocks:  # type: ignore[misc]
-            x = self._stage(resnet, transformers, x, time, mask)
-            skips.append(x)
-            x = downsample(x)
-        for resnet, transformers in self.mid_blocks:  # type: ignore[misc]
-            x = self._stage(resnet, transformers, x, time, mask)
-        for resnet, transformers, upsample in self.up_blocks:  # type: ignore[misc]
-            x = self._stage(resnet, transformers, torch.cat([x, skips.pop()], dim=-1), time, mask)
-            x = upsample(x)
+        mask = None if given.mask is None else given.mask[:, None]
+        x = torch.cat([x, given.mu, given.speaker[:, None].expand(-1, x.shape[1], -1), given.cond], dim=-1)
+        (down,), (up,) = self.down_blocks, self.up_blocks
+        skip = down(x, time, mask)
+        x = down[2](skip)
+        for stage in self.mid_blocks:
+            x = stage(x, time, mask)
+        x = up[2](up(torch.cat([x, skip], dim=-1), time, mask))
         output: Tensor = self.final_proj(self.final_block(x))
         return output
-
-    @staticmethod
-    def _stage(resnet: nn.Module, transformers: nn.ModuleList, x: Tensor, time: Tensor, mask: Tensor | None) -> Tensor:
-        x = resnet(x, time)
-        for block in transformers:
-            x = block(x, mask)
-        return x
