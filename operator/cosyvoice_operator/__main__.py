@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
 import sys
 from pathlib import Path
 
@@ -18,9 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cosyvoice-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator against the cluster of the pod or of the kubeconfig")
-    run.add_argument("--namespace", action="append", default=[], help="serve this namespace only; repeatable")
     run.add_argument("--own-namespace", default="default", help="where the operator keeps its Lease")
     run.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
+    run.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     commands.add_parser("crd", help="print the CustomResourceDefinition")
     show = commands.add_parser("render", help="print the objects that the operator would make of a manifest")
     show.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
@@ -36,9 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
             text = sys.stdin.read() if chosen.filename == "-" else Path(chosen.filename).read_text(encoding="utf-8")
             print(render(yaml.safe_load_all(text), settings), end="")
             return 0
-        from cosyvoice_operator.runtime.operator import Operator, run_until_stopped
+        logging.basicConfig(level=chosen.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for every event of every object
+        from cosyvoice_operator.runtime.operator import run as run_operator
 
-        run_until_stopped(lambda: Operator(settings, chosen.namespace, chosen.own_namespace, chosen.port))
+        asyncio.run(run_operator(settings, chosen.own_namespace, chosen.port))
         return 0
     except (SpecError, OSError, yaml.YAMLError) as error:
         print(f"cosyvoice-operator: {error}", file=sys.stderr)

@@ -19,7 +19,7 @@ class WorkerImage(Model):
 
     repository: str = "cosyvoice-worker"
     tag: str = "dev"
-    variants: dict[Literal["cuda", "cpu"], str] = Field(default_factory=lambda: {"cuda": "", "cpu": "-cpu"})
+    variants: dict[Literal["cuda", "cpu"], str] = {"cuda": "", "cpu": "-cpu"}  # noqa: RUF012
     """Appended to the tag."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     pull_secrets: Annotated[list[str], Field(max_length=16)] = Field(default_factory=list)

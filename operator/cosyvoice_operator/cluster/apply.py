@@ -39,14 +39,12 @@ class Applier:
         digest = _digest(manifest)
         live = self._store.get(*key)
         if live is None:
-            answer = await self._create(kind, manifest)
+            answer = await self._create(kind, manifest, owner_uid)
         else:
             _check_owner(kind, live, owner_uid)
             if self._sent.get(key) == (live["metadata"]["uid"], digest, live["owned"]):
                 return live
-            # With its uid an object that somebody put in the place of ours is not touched.
-            body = {**manifest, "metadata": {**manifest["metadata"], "uid": live["metadata"]["uid"]}}
-            answer = await self._patch(kind, body, FIELD_MANAGER, force=True)
+            answer = await self._update(kind, manifest, live)
         changed = live is None or int(answer["metadata"]["resourceVersion"]) != live["version"]
         APPLIES.labels(kind.name, str(changed).lower()).inc()
         applied = self._store.get(*key)
@@ -101,22 +99,27 @@ class Applier:
     def forget_child(self, kind: Kind, namespace: str, name: str) -> None:
         self._sent.pop((kind, namespace, name), None)
 
-    async def _create(self, kind: Kind, manifest: Object) -> Object:
+    async def _create(self, kind: Kind, manifest: Object, owner_uid: str) -> Object:
         """Without force, a first write cannot take a field from anybody: an object of that name is a conflict."""
         try:
             return await self._patch(kind, manifest, FIELD_MANAGER, force=False)
         except ApiError as error:
+            # 422: the two do not merge into anything valid, e.g. because a selector never changes.
             if error.code not in (409, 422):
                 raise
-            # 422: the two do not merge into anything valid, e.g. because a selector never changes.
-            namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-            try:
-                await self._server.request("GET", kind.path(namespace, name))
-            except ApiError as missing:
-                if missing.code == 404:
-                    raise error from None
-                raise
-            raise _name_taken(kind, namespace, name, "is not the operator's") from error
+            refused = error
+        try:
+            path = kind.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+            found = await self._server.request("GET", path)
+        except ApiError as error:
+            raise refused if error.code == 404 else error from None
+        _check_owner(kind, found, owner_uid)
+        return await self._update(kind, manifest, found)  # ours, but somebody took its label away
+
+    async def _update(self, kind: Kind, manifest: Object, live: Object) -> Object:
+        """With its uid: an object that somebody put in the place of ours is not touched."""
+        body = {**manifest, "metadata": {**manifest["metadata"], "uid": live["metadata"]["uid"]}}
+        return await self._patch(kind, body, FIELD_MANAGER, force=True)
 
     async def _patch(self, kind: Kind, body: Object, manager: str, *, force: bool, subresource: str = "") -> Object:
         metadata = body["metadata"]
@@ -148,7 +151,8 @@ def _check_owner(kind: Kind, live: Object, owner_uid: str) -> None:
 def _name_taken(kind: Kind, namespace: str, name: str, whose: str) -> SpecError:
     return SpecError(
         "NameTaken",
-        f"{kind.name} {namespace}/{name} exists and {whose}; rename or delete it, or give this service or pool another name",
+        f"{kind.name} {namespace}/{name} exists and {whose}; "
+        "rename or delete it, or give this service or pool another name",
     )
 
 

@@ -18,6 +18,7 @@ ServiceKey = tuple[str, str]
 _Key = tuple[Kind, str, str]
 
 _METADATA = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_POD_STATUS = ("conditions", "containerStatuses")
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Store:
     _by_service: dict[ServiceKey, set[_Key]] = field(default_factory=lambda: defaultdict(set))
 
     def put(self, kind: Kind, raw: Object) -> bool:
-        """Take in an object from a watch or from an answer; false if it says nothing new or is older than what is here."""
+        """Take in an object from a watch or an answer; false if it says nothing new or is older than what is here."""
         key = _key(kind, raw)
         known = self._objects.get(key)
         version = int(raw["metadata"]["resourceVersion"])
@@ -93,7 +94,9 @@ def _trimmed(kind: Kind, raw: Object) -> Object:
         trimmed |= {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "spec": spec, "status": status}
         trimmed["metadata"]["generation"] = metadata["generation"]
     elif kind is POD:
-        trimmed["status"] = {name: status[name] for name in ("phase", "conditions", "containerStatuses") if name in status}
+        trimmed["status"] = {
+            name: status[name] for name in ("phase", "conditions", "containerStatuses") if name in status
+        }
     else:
         trimmed["owned"] = _owned_fields(metadata)
         if kind is DEPLOYMENT:

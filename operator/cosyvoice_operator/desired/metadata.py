@@ -11,7 +11,7 @@ from cosyvoice_operator.desired.plan import Plan, PoolPlan
 Manifest = dict[str, Any]
 
 
-def metadata(plan: Plan, name: str, pool: PoolPlan | None = None, **annotations: str) -> Manifest:
+def metadata(plan: Plan, name: str, pool: PoolPlan | None = None) -> Manifest:
     result: Manifest = {
         "name": name,
         "namespace": plan.service.metadata.namespace,
@@ -19,8 +19,6 @@ def metadata(plan: Plan, name: str, pool: PoolPlan | None = None, **annotations:
     }
     if plan.service.metadata.uid:  # a manifest that is not in a cluster has none yet
         result["ownerReferences"] = [_owner(plan)]
-    if annotations:
-        result["annotations"] = annotations
     return result
 
 

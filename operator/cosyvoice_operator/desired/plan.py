@@ -13,7 +13,7 @@ from cosyvoice_operator.api.service import CosyVoiceService, Engine, Pool
 from cosyvoice_operator.api.settings import Settings, WorkerImage
 
 CHILD_NAME_MAX = 52
-"""A pod's name is its Deployment's plus a ReplicaSet hash of up to 10 characters and 5 of its own, and a host name has 63."""
+"""A host name has 63: a pod's is its Deployment's, a ReplicaSet hash of up to 10 characters and 5 of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def _plan_pool(
     if card is None:
         raise SpecError(
             "UnknownCard",
-            f"spec.pools[{index}].card: {pool.card!r} is not in the card catalogue; use one of {', '.join(sorted(cards))}, "
-            "or add a row to the chart's value `cards`",
+            f"spec.pools[{index}].card: {pool.card!r} is not in the card catalogue; "
+            f"use one of {', '.join(sorted(cards))}, or add a row to the chart's value `cards`",
         )
     if card.gpu is None and pool.gpu_resource_name is not None:
         raise SpecError(
@@ -104,7 +104,7 @@ def _precision(engine: Engine, pool: Pool, card: Card) -> Precision:
     if engine.precision not in card.precisions:
         raise SpecError(
             "UnsupportedPrecision",
-            f"spec.engine.precision: card {pool.card!r} of pool {pool.name!r} does not compute in {engine.precision!r}; "
-            f"use Auto or one of {', '.join(card.precisions)}",
+            f"spec.engine.precision: card {pool.card!r} of pool {pool.name!r} does not compute in "
+            f"{engine.precision!r}; use Auto or one of {', '.join(card.precisions)}",
         )
     return engine.precision

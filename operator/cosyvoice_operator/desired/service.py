@@ -13,7 +13,8 @@ def service(plan: Plan) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(plan, name, **dict(sorted(endpoint.annotations.items()))),
+        "metadata": metadata(plan, name)
+        | ({"annotations": dict(sorted(endpoint.annotations.items()))} if endpoint.annotations else {}),
         "spec": {
             "type": endpoint.type,
             "selector": {LABEL_SERVICE: name},

@@ -56,9 +56,7 @@ def _pod(plan: Plan, pool: PoolPlan) -> Manifest:
     volumes = [{"name": "tmp", "emptyDir": {}}]
     claim = spec.model.source.persistent_volume_claim
     if claim is not None:
-        volumes.append(
-            {"name": "models", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
-        )
+        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}})
     pod: Manifest = {
         "containers": [_container(plan, pool)],
         "volumes": volumes,

@@ -1,0 +1,57 @@
+"""Events: what `kubectl describe` shows of a service's past."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import uuid
+from typing import Any
+
+import aiohttp
+
+from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
+from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, Object
+
+_GOOD_WHEN_FALSE = {"RolloutBlocked", "CapacityShortfall"}
+
+logger = logging.getLogger(__name__)
+
+
+class Events:
+    """Posts one Event for each change of a condition. An Event that is lost is a pity and no failure."""
+
+    def __init__(self, server: ApiServer, instance: str) -> None:
+        """instance: name of this operator's pod."""
+        self._server = server
+        self._instance = instance
+
+    async def post(self, service: Object, condition: dict[str, Any]) -> None:
+        metadata = service["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": f"{name}.{uuid.uuid4().hex[:16]}"},
+            "regarding": {
+                "apiVersion": COSYVOICE_SERVICE.api_version,
+                "kind": COSYVOICE_SERVICE.name,
+                "namespace": namespace,
+                "name": name,
+                "uid": metadata["uid"],
+            },
+            "type": "Warning" if _bad(condition) else "Normal",
+            "reason": condition["reason"],
+            "action": f"{condition['type']}{condition['status']}",
+            "note": condition["message"][:1000],
+            "eventTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": "tts.cosyvoice.io/operator",
+            "reportingInstance": self._instance,
+        }
+        try:
+            await self._server.request("POST", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body=body)
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            logger.debug("event %s of %s/%s: %s", condition["reason"], namespace, name, error)
+
+
+def _bad(condition: dict[str, Any]) -> bool:
+    return bool(condition["status"] == ("True" if condition["type"] in _GOOD_WHEN_FALSE else "False"))

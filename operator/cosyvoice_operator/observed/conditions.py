@@ -1,0 +1,83 @@
+"""The conditions of a CosyVoiceService. Each is one small pure function of what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.observed.pools import PoolFacts
+
+State = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A condition before it is stamped with generation and time."""
+
+    type: str
+    status: State
+    reason: str
+    message: str
+
+
+def accepted(problem: SpecError | None, paused: bool) -> Verdict:
+    if problem is not None:
+        return Verdict("Accepted", "False", problem.reason, problem.message)
+    if paused:
+        return Verdict("Accepted", "True", "Paused", "spec.paused is true: children stay as they are")
+    return Verdict("Accepted", "True", "Accepted", "the spec is carried out")
+
+
+def model_ready(pools: Sequence[PoolFacts]) -> Verdict:
+    for pool in pools:
+        if pool.problem is not None and pool.problem.reason == "ModelLoadFailed":
+            return Verdict("ModelReady", "False", "ModelLoadFailed", _of(pool, pool.problem.message))
+    if any(pool.ready for pool in pools):
+        return Verdict("ModelReady", "True", "Loaded", "the model is loaded and has spoken")
+    return Verdict("ModelReady", "Unknown", "Loading", "no worker has loaded the model yet")
+
+
+def available(pools: Sequence[PoolFacts]) -> Verdict:
+    ready = sum(pool.ready for pool in pools)
+    if ready:
+        return Verdict("Available", "True", "WorkersReady", "at least one worker serves")
+    return Verdict("Available", "False", "NoWorkerReady", "no worker is ready")
+
+
+def scaling_active(pools: Sequence[PoolFacts], autoscaled: bool) -> Verdict:
+    if not autoscaled:
+        return Verdict("ScalingActive", "False", "Disabled", "spec.autoscaling.provider is None")
+    for pool in pools:
+        if pool.scaling_problem is not None:
+            reason, message = pool.scaling_problem
+            return Verdict("ScalingActive", "False", reason, _of(pool, message))
+    if not all(pool.scaling_known for pool in pools):
+        return Verdict("ScalingActive", "Unknown", "Starting", "an autoscaler has not read its metrics yet")
+    return Verdict("ScalingActive", "True", "ReadingsPresent", "every pool's autoscaler has its readings")
+
+
+def rollout_blocked(pools: Sequence[PoolFacts]) -> Verdict:
+    for pool in pools:
+        if pool.problem is not None and pool.problem.due_in <= 0:
+            return Verdict("RolloutBlocked", "True", pool.problem.reason, _of(pool, pool.problem.message))
+    return Verdict("RolloutBlocked", "False", "NotBlocked", "every worker that is wanted comes up")
+
+
+def ready(pools: Sequence[PoolFacts], problem: SpecError | None) -> Verdict:
+    if problem is not None:
+        return Verdict("Ready", "False", problem.reason, f"what ran before keeps running: {problem.message}")
+    missing = [pool for pool in pools if pool.ready < pool.plan.min_workers]
+    if missing:
+        sentences = [
+            _of(pool, f"{pool.ready} of at least {pool.plan.min_workers} workers ready")
+            + (f" ({pool.problem.reason})" if pool.problem else "")
+            for pool in missing
+        ]
+        return Verdict("Ready", "False", "PoolsNotReady", "; ".join(sentences))
+    return Verdict("Ready", "True", "AllPoolsReady", "every pool has at least its minimum of workers ready")
+
+
+def _of(pool: PoolFacts, message: str) -> str:
+    return f"pool {pool.plan.pool.name}: {message}"

@@ -1,0 +1,148 @@
+"""What a pool's children and pods show. Pure; objects are as `cluster.store` keeps them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cosyvoice_contract import LABEL_POOL, WORKER_CONTAINER
+from cosyvoice_operator.desired.plan import PoolPlan
+
+Object = Mapping[str, Any]
+
+SETTLING_SECONDS = 60
+"""How long a pod may wait for a node before that is news: schedulers and node autoscalers need this to act."""
+MESSAGE_MAX = 500
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a worker does not come up."""
+
+    reason: str
+    """`ModelLoadFailed`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`, `QuotaExceeded` or
+    `AdmissionDenied`."""
+    message: str
+    due_in: float = 0.0
+    """Seconds until it counts as blocking; until then it may still settle by itself."""
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """What is seen of one pool."""
+
+    plan: PoolPlan
+    desired: int
+    """Workers asked for by the autoscaler, or by who scales by hand."""
+    ready: int
+    problem: Problem | None
+    scaling_problem: tuple[str, str] | None
+    """(reason, message) of an autoscaler that does not act, e.g. because its metric is missing."""
+    at_maximum: bool
+    scaling_known: bool
+    """The autoscaler has said whether it acts."""
+
+    @property
+    def capacity_streams(self) -> int:
+        return self.ready * self.plan.streams_per_worker
+
+    @property
+    def limited_by(self) -> str:
+        """What keeps the pool from having more workers ready; empty: nothing."""
+        if self.problem is not None:
+            return self.problem.reason
+        if self.scaling_problem is not None:
+            return "MetricMissing"
+        return "MaxReached" if self.at_maximum else ""
+
+
+def pool_facts(
+    plan: PoolPlan,
+    deployment: Object | None,
+    autoscaler: Object | None,
+    pods: Iterable[Object],
+    *,
+    drain_seconds: int,
+    now: datetime.datetime,
+) -> PoolFacts:
+    """`pods` may hold those of other pools; `autoscaler` is None where there is none or it does not exist yet."""
+    own = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_POOL) == plan.pool.name]
+    status = deployment["status"] if deployment else {}
+    return PoolFacts(
+        plan=plan,
+        desired=deployment["spec"]["replicas"] if deployment else plan.min_workers,
+        ready=status.get("readyReplicas", 0),
+        problem=_problem(status, own, drain_seconds, now),
+        scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
+        at_maximum=autoscaler is not None
+        and _condition(autoscaler, "ScalingLimited").get("reason") == "TooManyReplicas",
+    )
+
+
+def _problem(
+    status: Mapping[str, Any], pods: list[Object], drain_seconds: int, now: datetime.datetime
+) -> Problem | None:
+    """The first worker that cannot come up tells; what nobody but a person can mend goes first."""
+    problems = [_container_problem(pod) for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    problems.append(_refused(status))
+    draining = any("deletionTimestamp" in pod["metadata"] for pod in pods)
+    patience = SETTLING_SECONDS + (drain_seconds if draining else 0)
+    problems += [_unschedulable(pod, patience, now) for pod in pods]
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _container_problem(pod: Object) -> Problem | None:
+    for container in pod.get("status", {}).get("containerStatuses", ()):
+        if container["name"] != WORKER_CONTAINER or container.get("ready"):
+            continue
+        state = container.get("state", {})
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"):
+            return Problem(
+                "ImageNotPullable", f"image {container.get('image', '')}: {_short(waiting.get('message', ''))}"
+            )
+        if waiting.get("reason") in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+            return Problem("ConfigurationRefused", _short(waiting.get("message", "")))
+        ended = state.get("terminated") or container.get("lastState", {}).get("terminated")
+        if ended and ended.get("exitCode", 0) != 0:
+            said = _short(ended.get("message", "")) or f"exit code {ended['exitCode']} ({ended.get('reason', 'Error')})"
+            return Problem("ModelLoadFailed", f"the worker stopped before it was ready: {said}")
+    return None
+
+
+def _refused(status: Mapping[str, Any]) -> Problem | None:
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            message = _short(condition.get("message", ""))
+            return Problem("QuotaExceeded" if "exceeded quota" in message else "AdmissionDenied", message)
+    return None
+
+
+def _unschedulable(pod: Object, patience: float, now: datetime.datetime) -> Problem | None:
+    """A replacement waits as long as the worker before it drains: that is no lack of GPUs, hence the patience."""
+    condition = _condition(pod, "PodScheduled")
+    if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
+        return None
+    waited = (now - datetime.datetime.fromisoformat(condition["lastTransitionTime"])).total_seconds()
+    return Problem("Unschedulable", _short(condition.get("message", "")), max(0.0, patience - waited))
+
+
+def _scaling_problem(autoscaler: Object) -> tuple[str, str] | None:
+    for name in ("AbleToScale", "ScalingActive"):
+        condition = _condition(autoscaler, name)
+        if condition.get("status") == "False":
+            return condition.get("reason", name), _short(condition.get("message", ""))
+    return None
+
+
+def _condition(thing: Object, name: str) -> Mapping[str, Any]:
+    conditions = thing.get("status", {}).get("conditions", ())
+    return next((condition for condition in conditions if condition["type"] == name), {})
+
+
+def _short(message: str) -> str:
+    """The end of a long message: logs end with the cause."""
+    message = " ".join(message.split())
+    return message if len(message) <= MESSAGE_MAX else f"...{message[-MESSAGE_MAX:]}"

@@ -1,0 +1,135 @@
+"""One pass over one service: read, decide, apply what differs, prune, tell. Converged, it sends nothing."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable
+
+from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.api.service import CosyVoiceService
+from cosyvoice_operator.api.settings import Settings
+from cosyvoice_operator.cluster.api_server import ApiError
+from cosyvoice_operator.cluster.apply import Applier, owned
+from cosyvoice_operator.cluster.events import Events
+from cosyvoice_operator.cluster.kinds import AUTOSCALER, CHILDREN, COSYVOICE_SERVICE, DEPLOYMENT, POD, Object, kind_of
+from cosyvoice_operator.cluster.store import ServiceKey, Store
+from cosyvoice_operator.desired.children import children
+from cosyvoice_operator.desired.plan import Plan, PoolPlan, plan
+from cosyvoice_operator.desired.replicas import replicas_to_set
+from cosyvoice_operator.observed.pools import PoolFacts, pool_facts
+from cosyvoice_operator.observed.status import changed_conditions, recheck_after, refused_status, status_of
+
+logger = logging.getLogger(__name__)
+
+
+class Retry(Exception):
+    """The API server did not take a child; the status says so, and the pass is to be repeated."""
+
+
+class Reconciler:
+    """What a key in the queue is worked on with."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        applier: Applier,
+        events: Events,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._applier = applier
+        self._events = events
+        self._now = now
+
+    async def reconcile(self, key: ServiceKey) -> float | None:
+        """Seconds after which to look again by itself, or None. Raises for what a retry may mend."""
+        raw = self._store.get(COSYVOICE_SERVICE, *key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            self._applier.forget(key)
+            return None
+        try:
+            planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings)
+        except SpecError as refused:
+            generation = raw["metadata"]["generation"]
+            await self._tell(raw, refused_status(refused, generation, raw["status"], self._now()))
+            return None
+        problem, failure = await self._carry_out(key, planned)
+        if failure is not None and _namespace_goes(failure):
+            return None
+        facts = self._facts(key, planned)
+        await self._tell(raw, status_of(planned, facts, problem, raw["status"], self._now()))
+        if failure is not None:
+            raise Retry(str(failure)) from failure
+        return recheck_after(facts)
+
+    async def _carry_out(self, key: ServiceKey, planned: Plan) -> tuple[SpecError | None, ApiError | None]:
+        """What the user has to mend, and what the API server refused; the other children are applied all the same."""
+        if planned.service.spec.paused:
+            return None, None
+        problem: SpecError | None = None
+        failure: ApiError | None = None
+        wanted = children(planned)
+        for manifest in wanted:
+            try:
+                await self._apply(planned, manifest)
+            except SpecError as error:
+                problem = problem or error
+            except ApiError as error:
+                if error.code == 429 or error.code >= 500:
+                    raise  # the server is busy or broken: nothing to tell the user
+                failure = failure or error
+                problem = problem or SpecError("Refused", f"the API server refused {_name(manifest)}: {error.message}")
+        names = {(kind_of(manifest), manifest["metadata"]["name"]) for manifest in wanted}
+        for kind in CHILDREN:
+            for child in self._store.of_service(key, kind):
+                name = child["metadata"]["name"]
+                if (kind, name) not in names and owned(child, planned.service.metadata.uid):
+                    await self._applier.prune(kind, child)
+        return problem, failure
+
+    async def _apply(self, planned: Plan, manifest: Object) -> None:
+        applied = await self._applier.apply(manifest, planned.service.metadata.uid)
+        if kind_of(manifest) is DEPLOYMENT:
+            pool = next(pool for pool in planned.pools if pool.child_name == manifest["metadata"]["name"])
+            # The Deployment controller has not seen it yet, so nobody can have scaled it.
+            new = not applied["status"]
+            replicas = replicas_to_set(pool, planned.autoscaled, new=new, current=applied["spec"]["replicas"])
+            if replicas is not None:
+                await self._applier.set_replicas(applied, replicas)
+
+    def _facts(self, key: ServiceKey, planned: Plan) -> list[PoolFacts]:
+        namespace, _ = key
+        pods = self._store.of_service(key, POD)
+
+        def facts(pool: PoolPlan) -> PoolFacts:
+            return pool_facts(
+                pool,
+                self._store.get(DEPLOYMENT, namespace, pool.child_name),
+                self._store.get(AUTOSCALER, namespace, pool.child_name) if planned.autoscaled else None,
+                pods,
+                drain_seconds=planned.service.spec.drain.timeout_seconds,
+                now=self._now(),
+            )
+
+        return [facts(pool) for pool in planned.pools]
+
+    async def _tell(self, raw: Object, status: Object) -> None:
+        changed = changed_conditions(raw["status"], status)
+        if await self._applier.apply_status(raw, status):
+            for condition in changed:
+                await self._events.post(raw, condition)
+
+
+def _manifest(raw: Object) -> Object:
+    return {name: raw[name] for name in ("apiVersion", "kind", "metadata", "spec")}
+
+
+def _name(manifest: Object) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"
+
+
+def _namespace_goes(error: ApiError) -> bool:
+    return error.code == 403 and "because it is being terminated" in error.message
