@@ -26,6 +26,19 @@ _COREDNS_TAG: Final = "v1.12.1"
 _PAUSE_TAG: Final = "3.10"
 """The tag in kind's containerd configuration."""
 
+_SLIM_DPKG: Final = """\
+path-exclude /usr/share/man/*
+path-exclude /usr/share/info/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+"""
+_SLIM_APT: Final = """\
+DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };
+APT::Install-Recommends "false";
+Acquire::Languages "none";
+"""
+
 
 @functools.cache
 def registry_reachable() -> bool:
@@ -100,7 +113,7 @@ def _debootstrap(suite: str, tag: str) -> None:
             )
         if done.returncode != 0:
             raise RuntimeError(f"debootstrap {suite} failed (all of it: {log}):\n{log.read_text()[-1000:]}")
-        shutil.rmtree(Path(root, "var/cache/apt"), ignore_errors=True)
+        _make_slim(Path(root))
         # A machine behind an intercepting proxy trusts its certificate; what is built on it has to as well.
         bundle = Path("/etc/ssl/certs/ca-certificates.crt")
         if bundle.exists():
@@ -111,6 +124,17 @@ def _debootstrap(suite: str, tag: str) -> None:
         )
         if archive.wait() != 0 or imported.returncode != 0:
             raise RuntimeError(f"docker import {tag} failed: {imported.stderr.decode(errors='replace')}")
+
+
+def _make_slim(root: Path) -> None:
+    """Leave out what the registry's `-slim` images leave out, now and in every package installed later."""
+    (root / "etc/dpkg/dpkg.cfg.d/slim").write_text(_SLIM_DPKG)
+    (root / "etc/apt/apt.conf.d/slim").write_text(_SLIM_APT)
+    for folder in ("usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists"):
+        shutil.rmtree(root / folder, ignore_errors=True)
+    for file in (root / "usr/share/doc").rglob("*"):
+        if not file.is_dir() and file.name != "copyright":
+            file.unlink()
 
 
 def node_image() -> str:

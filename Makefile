@@ -1,0 +1,61 @@
+# What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo demo-down generate lock
+
+PYTHON ?= python3
+VENV := .venv/bin
+# The demo needs two small packages, not the five gigabytes of `make setup`; where that was run, it will do.
+DEMO := $(if $(wildcard .venv/.complete),.venv,build/demo-venv)
+COMPILE := $(VENV)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate
+
+help: ## list these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: .venv/.complete ## make .venv with everything that tests and checks need
+.venv/.complete: requirements/dev.txt requirements/uv.txt
+	@echo "== making .venv (torch brings CUDA libraries: about 5 GB)"
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: give PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(VENV)/pip install --quiet --require-hashes -r requirements/uv.txt
+	$(VENV)/uv pip sync --quiet --python $(VENV)/python --require-hashes requirements/dev.txt
+	@touch $@
+
+check: setup ## formatting, lint, types, layers and fast tests: about a minute
+	@echo "== formatting and lint"
+	$(VENV)/ruff format --check .
+	$(VENV)/ruff check .
+	@echo "== types and layers"
+	$(VENV)/mypy
+	$(VENV)/mypy hack tests/cluster tests/kind tests/conftest.py
+	PYTHONPATH=operator:worker:contract $(VENV)/lint-imports
+	@echo "== fast tests"
+	$(VENV)/python -m pytest -q -m "not controlplane and not kind" tests/unit
+
+test: setup ## all tests, on real control planes and a real kind cluster
+	@echo "== all tests"
+	$(VENV)/python -m pytest
+
+demo: $(DEMO)/.complete ## from nothing to speech that Kubernetes scales
+	$(DEMO)/bin/python -m hack.demo up
+
+demo-down: $(DEMO)/.complete ## remove what `make demo` made
+	$(DEMO)/bin/python -m hack.demo down
+
+build/demo-venv/.complete: requirements/demo.txt
+	@echo "== making a small virtual environment for the demo"
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: give PYTHON=...")'
+	$(PYTHON) -m venv build/demo-venv
+	build/demo-venv/bin/pip install --quiet --require-hashes -r requirements/demo.txt
+	@touch $@
+
+generate: setup ## write the files that are generated: the CRD
+	PYTHONPATH=operator:contract $(VENV)/python -m cosyvoice_operator crd > crds/cosyvoiceservices.tts.cosyvoice.io.yaml
+
+lock: setup ## resolve pyproject.toml into requirements/*.txt; the images run Python 3.13
+	$(COMPILE) --python-version 3.11 --extra operator --extra worker --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --python-version 3.11 --group demo -o requirements/demo.txt
+	$(COMPILE) --python-version 3.11 --group uv -o requirements/uv.txt
+	$(COMPILE) --python-version 3.13 --extra operator pyproject.toml -o requirements/operator.txt
+	$(COMPILE) --python-version 3.13 --extra worker pyproject.toml -o requirements/worker-cuda.txt
+	$(COMPILE) --python-version 3.13 --extra worker --override requirements/worker-cpu.overrides pyproject.toml \
+	  -o requirements/worker-cpu.txt
