@@ -76,8 +76,8 @@ def pool_facts(
         ready=status.get("readyReplicas", 0),
         problem=_problem(status, own, drain_seconds, now),
         scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
-        at_maximum=autoscaler is not None
-        and _condition(autoscaler, "ScalingLimited").get("reason") == "TooManyReplicas",
+        at_maximum=_condition(autoscaler or {}, "ScalingLimited").get("reason") == "TooManyReplicas",
+        scaling_known=bool(_condition(autoscaler or {}, "ScalingActive")),
     )
 
 
