@@ -1,6 +1,6 @@
 # What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo demo-down generate lock
+.PHONY: help setup lint check test demo demo-down generate lock
 
 PYTHON ?= python3
 VENV := .venv/bin
@@ -20,7 +20,7 @@ setup: .venv/.complete ## make .venv with everything that tests and checks need
 	$(VENV)/uv pip sync --quiet --python $(VENV)/python --require-hashes requirements/dev.txt
 	@touch $@
 
-check: setup ## formatting, lint, types, layers and fast tests: about a minute
+lint: setup ## formatting, lint, types, layers
 	@echo "== formatting and lint"
 	$(VENV)/ruff format --check .
 	$(VENV)/ruff check .
@@ -28,6 +28,8 @@ check: setup ## formatting, lint, types, layers and fast tests: about a minute
 	$(VENV)/mypy
 	$(VENV)/mypy hack tests/cluster tests/kind tests/conftest.py
 	PYTHONPATH=operator:worker:contract $(VENV)/lint-imports
+
+check: lint ## lint and the fast tests: about a minute
 	@echo "== fast tests"
 	$(VENV)/python -m pytest -q -m "not controlplane and not kind" tests/unit
 

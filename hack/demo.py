@@ -70,8 +70,18 @@ def down() -> None:
     say(f"removed; built programs and images stay in {CACHE}")
 
 
-def make_cluster() -> Cluster:
+def make_cluster(name: str = kind.DEFAULT_NAME) -> Cluster:
     """Build what is missing, create the cluster and bring the images onto its node."""
+    prepare()
+    cluster = kind.up(name)
+    for tag in (OPERATOR_IMAGE, WORKER_IMAGE):
+        with step(f"loading {tag} ({images.size_mb(tag):.0f} MB) into the cluster"):
+            cluster.load(tag)
+    return cluster
+
+
+def prepare() -> None:
+    """Build programs and images; what is there already is left as it is."""
     with step("looking for Docker"):
         engine.ensure()
     say("a registry is reached" if images.registry_reachable() else "no registry is reached: all is made here")
@@ -80,11 +90,6 @@ def make_cluster() -> Cluster:
         prepared = pool.submit(kind.prepare)
         build_images()
         prepared.result()
-    cluster = kind.up()
-    for tag in (OPERATOR_IMAGE, WORKER_IMAGE):
-        with step(f"loading {tag} ({images.size_mb(tag):.0f} MB) into the cluster"):
-            cluster.load(tag)
-    return cluster
 
 
 def build_images() -> None:

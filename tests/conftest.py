@@ -13,14 +13,19 @@ from tests.cluster.control_plane import control_plane as run_control_plane
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the control plane's binaries where they are missing, outside of any test's time limit."""
+    """Build programs and images that the tests need and that are missing, outside of any test's time limit."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if "control_plane" not in wanted or session.config.option.collectonly:
+    if session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
-        binaries.build(binaries.CONTROL_PLANE)
+        if "control_plane" in wanted:
+            binaries.build(binaries.CONTROL_PLANE)
+        if "cluster" in wanted:
+            from hack import demo  # the OpenAI client takes a second to import: only where it is needed
+
+            demo.prepare()
 
 
 @pytest.fixture(scope="session")
