@@ -17,9 +17,11 @@ pytestmark = pytest.mark.controlplane
 def test_controllers_and_scheduler_work(control_plane: ControlPlane, namespace: str) -> None:
     control_plane.run_kubectl("-n", namespace, "create", "deployment", "web", "--image=none")
     # No node exists, so the scheduler's verdict on the pod that the controllers made is that none fits.
-    control_plane.run_kubectl(
-        "-n", namespace, "wait", "pod", "-l", "app=web", "--for=condition=PodScheduled=false", "--timeout=20s"
-    )
+    verdict = "jsonpath={.items[*].status.conditions[?(@.type=='PodScheduled')].reason}"
+    deadline = time.monotonic() + 20
+    while control_plane.run_kubectl("-n", namespace, "get", "pods", "-o", verdict) != "Unschedulable":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_objects_survive_a_restart_of_the_api_server(control_plane: ControlPlane, namespace: str) -> None:
