@@ -97,33 +97,34 @@ def test_a_waiting_sentence_needs_its_blocks_and_one_in_reserve_for_each_that_ru
 
 def test_the_first_window_is_as_early_as_lookahead_and_chunks_allow() -> None:
     fresh = running(27).sentences[0]
-    assert next_window(fresh, CHUNKING, pressing=True) is None
+    assert next_window(fresh, CHUNKING) is None
     fresh.tokens.append(5)
-    window = next_window(fresh, CHUNKING, pressing=True)
+    window = next_window(fresh, CHUNKING)
     assert window is not None
     assert (window.stop, window.boundary, window.final) == (28, 25, False)
 
     # With a prompt of 42 tokens the cut stands at 50 = 8 tokens: too few to give sound, so the next one is taken.
     prompted = running(36, prompt=42).sentences[0]
-    window = next_window(prompted, CHUNKING, pressing=True)
+    window = next_window(prompted, CHUNKING)
     assert window is not None
     assert window.boundary == 33
     # With one of 40 it stands at 10 tokens, which is enough.
-    window = next_window(running(13, prompt=40).sentences[0], CHUNKING, pressing=True)
+    window = next_window(running(13, prompt=40).sentences[0], CHUNKING)
     assert window is not None
     assert window.boundary == 10
 
 
-def test_hops_grow_per_sentence_unless_the_stream_needs_audio_now() -> None:
-    sequence = running(53).sentences[0]
+def test_hops_grow_per_sentence() -> None:
+    sequence = running(77).sentences[0]
     sequence.boundary, sequence.hops = 25, 1
-    assert next_window(sequence, CHUNKING, pressing=False) is None, "the second hop is 50 tokens"
-    window = next_window(sequence, CHUNKING, pressing=True)
+    assert next_window(sequence, CHUNKING) is None, "the second hop is 50 tokens"
+    sequence.tokens.append(5)
+    window = next_window(sequence, CHUNKING)
     assert window is not None
-    assert window.boundary == 50
+    assert window.boundary == 75
     sequence.tokens = [5] * 300
     sequence.boundary, sequence.hops = 75, 2
-    window = next_window(sequence, CHUNKING, pressing=False)
+    window = next_window(sequence, CHUNKING)
     assert window is not None
     assert window.boundary == 175, "no window is longer than the longest hop"
 
@@ -131,14 +132,14 @@ def test_hops_grow_per_sentence_unless_the_stream_needs_audio_now() -> None:
 def test_the_last_window_takes_what_is_left_and_is_final() -> None:
     sequence = finished(60).sentences[0]
     sequence.boundary = 25
-    window = next_window(sequence, CHUNKING, pressing=False)
+    window = next_window(sequence, CHUNKING)
     assert window is not None
     assert (window.stop, window.boundary, window.final) == (60, 60, True)
 
 
 def test_a_whole_sentence_is_decoded_in_one_window_once_complete() -> None:
-    assert next_window(running(150, streaming=False).sentences[0], CHUNKING, pressing=True) is None
-    window = next_window(finished(150, streaming=False).sentences[0], CHUNKING, pressing=True)
+    assert next_window(running(150, streaming=False).sentences[0], CHUNKING) is None
+    window = next_window(finished(150, streaming=False).sentences[0], CHUNKING)
     assert window is not None
     assert (window.stop, window.final) == (150, True)
 

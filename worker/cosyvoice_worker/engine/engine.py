@@ -22,12 +22,14 @@ from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 T = TypeVar("T")
+Pcm = NDArray[np.float32]
+"""Samples in -1..1, (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audio:
     job: Job
-    pcm: NDArray[np.float32]
+    pcm: Pcm
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Engine:
         self.clock = clock
         self.jobs: list[Job] = []
         self.counters = Counters()
-        self._held: dict[Sequence, list[NDArray[np.float32]]] = {}
+        self._held: dict[Sequence, list[Pcm]] = {}
 
     def add(self, job: Job) -> None:
         self.jobs.append(job)
@@ -89,7 +91,7 @@ class Engine:
         for sequence in job.sentences:
             self.llm.close(sequence)
             sequence.phase = Phase.DONE
-            sequence.mel = sequence.vocoder = None
+            sequence.audio = None
             self._held.pop(sequence, None)
         if job in self.jobs:
             self.jobs.remove(job)
@@ -163,14 +165,14 @@ class Engine:
                 sequence.hops += 1
                 if window.final:
                     sequence.phase = Phase.DONE
-                    sequence.mel = sequence.vocoder = None
+                    sequence.audio = None
                 yield from self._hand_out(sequence, pcm)
         self.counters.flow_rows += len(windows)
         self.counters.flow_batches += 1
         self.counters.flow_frames += sum(w.frames for w in windows)
         self.counters.audio_seconds_spent += self.clock() - began
 
-    def _hand_out(self, sequence: Sequence, pcm: NDArray[np.float32]) -> Iterator[Event]:
+    def _hand_out(self, sequence: Sequence, pcm: Pcm) -> Iterator[Event]:
         """Audio leaves in the order of the sentences; that of a later one is held until its turn."""
         job = sequence.job
         if len(pcm):

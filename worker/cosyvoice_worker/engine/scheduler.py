@@ -155,7 +155,7 @@ def _windows(
     patient: list[Window] = []
     for sequence in sorted(sequences, key=need):
         pressing = need(sequence) < limits.urgent_seconds
-        window = next_window(sequence, chunking, pressing)
+        window = next_window(sequence, chunking)
         if window is None:
             continue
         if not sequence.job.request.streaming:
@@ -181,11 +181,11 @@ def _padded(windows: Listing[Window]) -> int:
     return len(windows) * max((w.frames for w in windows), default=0)
 
 
-def next_window(sequence: Sequence, chunking: Chunking, pressing: bool) -> Window | None:
+def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
     """The next stretch of tokens that can become audio, or None while more tokens are needed.
 
-    Streaming waits for the hop that is this sentence's turn, so that windows grow while the listener has audio in hand,
-    and takes what whole chunks there are when he has not.
+    Hops grow even for a stream that runs dry: a window computes all before it again, so that small hops under load
+    would make more work of the same audio (measured: four times, at 16 streams).
     """
     have, done = len(sequence.tokens), sequence.boundary
     complete = sequence.phase is Phase.FINISHING
@@ -195,7 +195,7 @@ def next_window(sequence: Sequence, chunking: Chunking, pressing: bool) -> Windo
         return None
     prompt = len(sequence.job.request.voice.prompt_tokens)
     # Cuts, as multiples of the chunk from the start of the prompt.
-    wanted = chunking.first if done == 0 else chunking.chunk if pressing else chunking.hop(sequence.hops)
+    wanted = chunking.first if done == 0 else chunking.hop(sequence.hops)
     earliest = -(-(prompt + done + wanted) // chunking.chunk) * chunking.chunk - prompt
     latest = (prompt + have - chunking.lookahead) // chunking.chunk * chunking.chunk - prompt
     if latest < earliest:

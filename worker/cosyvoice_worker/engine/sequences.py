@@ -58,10 +58,8 @@ class Sequence:
     """Tokens that are mel already."""
     hops: int = 0
     """Windows done; sets the size of the next one."""
-    mel: Any = None
-    """Runner's: frames that wait for their neighbours before the vocoder can take them."""
-    vocoder: Any = None
-    """Runner's: the vocoder's carried state."""
+    audio: Any = None
+    """The audio runner's: what is carried from window to window."""
 
     def draws(self, stage: Stage) -> Draws:
         return Draws(self.job.seed, self.index, stage)

@@ -1,7 +1,5 @@
 """The one object that the HTTP API talks to: takes requests, gives audio, tells how loaded it is.
 
-The bodies follow; the signatures are final. Usage from asyncio:
-
     service = SpeechService(model, Options(model_name="DemoEnglish"))
     await service.start()
     stream = service.submit(request)            # Refused at once when full or draining
@@ -10,17 +8,37 @@ The bodies follow; the signatures are final. Usage from asyncio:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from cosyvoice_worker.engine.requests import Reading, SynthesisRequest, Usage, Voice
+from cosyvoice_worker.engine.audio_runner import AudioRunner
+from cosyvoice_worker.engine.engine import Counters, Engine
+from cosyvoice_worker.engine.frontend.job import Frontend
+from cosyvoice_worker.engine.llm_runner import LlmRunner
+from cosyvoice_worker.engine.requests import Reading, SynthesisRequest, Voice
+from cosyvoice_worker.engine.sizing import Sizing, size_for
+from cosyvoice_worker.scheduling.admission import Bounds
+from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
+from cosyvoice_worker.scheduling.stream import SpeechStream
 
 if TYPE_CHECKING:
-    from cosyvoice_worker.models.build import LoadedModel
+    from cosyvoice_worker.engine.modules.build import LoadedModel
+
+__all__ = ["Options", "SpeechService", "SpeechStream"]
+
+log = logging.getLogger(__name__)
+
+WARM_UP_TEXT = "Good morning, how are you today? The server is ready."
+WARM_UP_SECONDS = 3.5
+"""About how long that takes to say."""
+CALIBRATION_SECONDS = 8.0
+"""About how long the calibration batch may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +55,99 @@ class Options:
     """A request waits at most this long for its turn."""
 
 
-class SpeechStream(AsyncIterator["NDArray[np.float32]"]):
-    """The audio of one request, in order. Not restartable, one reader.
-
-    Iteration raises `SynthesisFailed` when the request cannot be finished, and `Refused` when it waited in the queue
-    longer than it may (nothing was given out then: the API may still answer 429).
-    """
-
-    usage: Usage | None = None
-    """Set when the stream is exhausted."""
-
-    async def __anext__(self) -> NDArray[np.float32]:
-        raise NotImplementedError
-
-    def cancel(self) -> None:
-        """Stop the work and free its slot and blocks at the next step; safe to call at any time and twice."""
-        raise NotImplementedError
-
-
 class SpeechService:
-    """Thread-safe; made and used in one asyncio event loop, works in a thread of its own."""
-
-    sample_rate: int
-    model_name: str
-    voices: Mapping[str, Voice]
-    """Presets of the model directory."""
+    """Made and used in one asyncio event loop; works in a thread of its own."""
 
     def __init__(self, model: LoadedModel, options: Options) -> None:
-        raise NotImplementedError
+        self.model_name = options.model_name
+        self.sample_rate = model.config.sample_rate
+        self.voices: Mapping[str, Voice] = model.voices
+        """Presets of the model directory; may be empty."""
+        self._sizing = sizing = size_for(model, max_running=options.max_running, max_frames=options.max_batch_frames)
+        self._frontend = Frontend(
+            model.tokenizer,
+            model.config.version,
+            max_positions=sizing.longest,
+            max_speech_tokens=sizing.max_speech_tokens,
+        )
+        bounds = Bounds(
+            max_running=sizing.limits.max_running,
+            max_queued=options.max_queued or 4 * sizing.limits.max_running,
+            queue_seconds=options.queue_seconds,
+        )
+        self._loop = EngineLoop(lambda: make_engine(model, sizing), bounds, options.streams)
 
     async def start(self) -> None:
-        """Start the engine thread, synthesise once to warm up, measure a first capacity. Ready when it returns."""
-        raise NotImplementedError
+        """Start the engine thread, synthesise once to warm up, measure a first capacity. Ready when it returns.
+
+        Raises `SynthesisFailed` when the model cannot speak.
+        """
+        self._loop.start()
+        voice = next(iter(self.voices.values()), Voice("warm-up", torch.zeros(192)))
+        await self._timed(voice, 1)
+        alone = await self._timed(voice, 1)
+        count = max(1, min(int(CALIBRATION_SECONDS * alone / WARM_UP_SECONDS), self._sizing.limits.max_running))
+        rate = max(alone, await self._timed(voice, count)) if count > 1 else alone
+        self._loop.capacity.calibrate(rate)
+        log.info("calibrated", extra={"audio_seconds_per_second": round(rate, 2), "batch": count})
+
+    async def _timed(self, voice: Voice, count: int) -> float:
+        """Audio seconds per second of `count` warm-up requests at once."""
+        began = time.monotonic()
+        streams = [
+            self._submit(SynthesisRequest(f"warm-up-{i}", WARM_UP_TEXT, voice, seed=i), metered=False)
+            for i in range(count)
+        ]
+        samples = sum([len(pcm) for stream in streams async for pcm in stream])
+        return samples / self.sample_rate / (time.monotonic() - began)
 
     def submit(self, request: SynthesisRequest) -> SpeechStream:
-        """Take a request or raise `Refused` at once; never blocks."""
-        raise NotImplementedError
+        """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it can never be made."""
+        return self._submit(request, metered=True)
+
+    def _submit(self, request: SynthesisRequest, *, metered: bool) -> SpeechStream:
+        job = self._frontend.job(request, time.monotonic())
+        ticket: Ticket | None = None
+
+        def cancel() -> None:
+            if ticket is not None:
+                self._loop.cancel(ticket)
+
+        stream = SpeechStream(cancel)
+        ticket = self._loop.submit(job, stream, metered=metered)
+        return stream
 
     def reading(self) -> Reading:
         """The meters now; cheap, from any thread."""
-        raise NotImplementedError
+        return self._loop.reading()
+
+    @property
+    def counters(self) -> Counters:
+        """What the engine has done since it started; for metrics and the bench."""
+        return self._loop.engine.counters
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the caller's drain time, not a cancel scope
         """Admit nothing more and let running and queued requests finish. True when all did within `timeout` seconds."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._loop.drain, timeout)
 
     async def stop(self) -> None:
         """End the engine thread; what still runs fails with `SynthesisFailed`."""
-        raise NotImplementedError
+        await asyncio.to_thread(self._loop.stop)
 
     @property
     def alive(self) -> bool:
         """Whether the engine makes progress; False means the process should be restarted."""
-        raise NotImplementedError
+        return self._loop.alive
+
+
+def make_engine(model: LoadedModel, sizing: Sizing) -> Engine:
+    """An engine with empty pools."""
+    llm = LlmRunner(
+        model.lm,
+        model.config.llm.sampling,
+        slots=sizing.limits.max_running,
+        blocks=sizing.blocks,
+        longest=sizing.longest,
+        dtype=model.dtype,
+    )
+    return Engine(llm, AudioRunner(model.flow, model.vocoder), sizing.limits, sizing.chunking)

@@ -1,0 +1,52 @@
+"""How much one engine takes on, from its model and its device: the engine's own choices where settings say 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
+from cosyvoice_worker.engine.modules.flow import MAX_FRAMES
+from cosyvoice_worker.engine.scheduler import FRAMES_PER_TOKEN, Chunking, Limits
+
+if TYPE_CHECKING:
+    from cosyvoice_worker.engine.modules.build import LoadedModel
+
+LONGEST_SENTENCE = 4096
+"""Positions of one sentence: 30 s of prompt (750), 150 tokens of text, and what 20 speech tokens for each of 150 give."""
+TYPICAL_SENTENCE = 1024
+"""Positions that a sentence is expected to need, prompt included; the cache is made for that many per slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    limits: Limits
+    chunking: Chunking
+    blocks: int
+    """Of the KV cache."""
+    longest: int
+    """Positions of one sentence at most."""
+    max_speech_tokens: int
+    """Speech tokens, the prompt's included, that the flow can take."""
+
+
+def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0) -> Sizing:
+    """CPU: small batches, as they cost time in proportion. CUDA: batches that fill the device."""
+    on_gpu = model.device.type == "cuda"
+    slots = max_running or (64 if on_gpu else 16)
+    frames = max_frames or (16_000 if on_gpu else 1_600)
+    # The vocoder holds back what it sees to the right; a first window should give a fifth of a second beyond that.
+    first = -(-model.vocoder.right // FRAMES_PER_TOKEN) + 5
+    return Sizing(
+        limits=Limits(
+            max_running=slots,
+            max_prefill_tokens=4096 if on_gpu else 1024,
+            max_batch_frames=frames,
+            rider_frames=4_000 if on_gpu else 0,
+            urgent_seconds=0.5,
+        ),
+        chunking=Chunking(chunk=model.config.flow.chunk, lookahead=model.config.flow.lookahead, first=first),
+        blocks=max(blocks_for(LONGEST_SENTENCE), blocks_for(TYPICAL_SENTENCE) * slots),
+        longest=LONGEST_SENTENCE // BLOCK_SIZE * BLOCK_SIZE,
+        max_speech_tokens=MAX_FRAMES // FRAMES_PER_TOKEN,
+    )

@@ -1,0 +1,270 @@
+"""The engine's thread: takes requests from the queue, runs step after step, hands audio to the streams.
+
+Everything that other threads touch is guarded by one condition, held only for bookkeeping; steps run outside of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosyvoice_worker.engine.engine import Audio, Engine, Event, Failed, Pcm
+from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisFailed, Usage
+from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase
+from cosyvoice_worker.scheduling.admission import Bounds, Occupancy, expired, may_start, refusal
+from cosyvoice_worker.scheduling.meters import Asked, CapacityMeter, DemandMeter, SpeechRate
+
+log = logging.getLogger(__name__)
+
+STUCK_SECONDS = 120.0
+"""A step that takes longer will not end: liveness turns off."""
+CRASHES_BEFORE_DEAD = 5
+"""Crashes of the loop in a row, without one finished request between, after which a restart of the process is due."""
+STUTTER_SECONDS = 0.3
+"""A playing stream with less than that in hand goes before new ones."""
+
+
+class Sink(Protocol):
+    """Where a request's audio goes; called from the engine's thread and must not block."""
+
+    def put(self, item: Pcm | Usage | Exception) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A request from admission to its end."""
+
+    job: Job
+    sink: Sink
+    estimate: float
+    """Audio seconds expected when it came in."""
+    asked: Asked | None
+    """Its share of demand; None for the worker's own warm-up."""
+    cancelled: bool = False
+
+    @property
+    def remaining(self) -> float:
+        """Audio seconds still to be made, as far as is known now."""
+        total = self.estimate
+        if all(s.phase in (Phase.FINISHING, Phase.DONE) for s in self.job.sentences):
+            total = self.job.speech_tokens / TOKENS_PER_SECOND / self.job.request.speed
+        return max(0.0, total - self.job.delivered_seconds)
+
+
+class EngineLoop:
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        bounds: Bounds,
+        capacity_seed: float,
+        clock: Callable[[], float] = time.monotonic,
+        memory_guard: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`make_engine` is called again after a crash. `memory_guard` says whether new work should wait."""
+        self._make_engine = make_engine
+        self._clock = clock
+        self._bounds = bounds
+        self._memory_guard = memory_guard
+        self._engine = make_engine()
+        self._queue: deque[Ticket] = deque()
+        self._running: dict[Job, Ticket] = {}
+        self._changed = threading.Condition()
+        self._draining = self._stopping = False
+        self._step_began: float | None = None
+        self._crashes = 0
+        self.demand = DemandMeter()
+        self.capacity = CapacityMeter(capacity_seed, clock())
+        self.speech_rate = SpeechRate()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # --- from any thread ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job, sink: Sink, *, metered: bool = True) -> Ticket:
+        """Take a job into the queue, or raise `Refused` at once."""
+        estimate = self._estimate(job)
+        with self._changed:
+            if metered and (no := refusal(self._occupancy(), self._bounds)):
+                self.demand.refused(self._clock(), estimate, job.request.retry_key)
+                raise Refused(no.reason, no.retry_after)
+            if self._stopping or not self._thread.is_alive():
+                raise Refused("Draining", 1.0)
+            asked = self.demand.accepted(self._clock(), estimate) if metered else None
+            ticket = Ticket(job, sink, estimate, asked)
+            self._queue.append(ticket)
+            self._changed.notify_all()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Nothing more is delivered from now on; what the job holds is freed before the next step."""
+        with self._changed:
+            ticket.cancelled = True
+            self._changed.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Admit nothing more; wait until all that was admitted has ended. Blocks the calling thread."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._queue and not self._running, timeout)
+
+    def stop(self) -> None:
+        """End the thread; what is left fails. Blocks for the length of a step."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._fail_all("the worker stopped")
+
+    @property
+    def alive(self) -> bool:
+        began = self._step_began
+        stuck = began is not None and self._clock() - began > STUCK_SECONDS
+        return self._thread.is_alive() and not stuck and self._crashes < CRASHES_BEFORE_DEAD
+
+    def reading(self) -> Reading:
+        with self._changed:
+            now = self._occupancy()
+            pool = self._engine.llm.pool
+            return Reading(
+                demand=self.demand.demand(self._clock(), now.backlog_seconds),
+                capacity=self.capacity.value,
+                capacity_measured=self.capacity.measured,
+                running=now.running,
+                queued=now.queued,
+                kv_blocks_used=pool.used,
+                kv_blocks_total=pool.total,
+                draining=self._draining,
+            )
+
+    @property
+    def engine(self) -> Engine:
+        """For counters and tests; its state belongs to the loop's thread."""
+        return self._engine
+
+    def _occupancy(self) -> Occupancy:
+        return Occupancy(
+            running=len(self._running),
+            queued=len(self._queue),
+            backlog_seconds=sum(t.remaining for t in (*self._running.values(), *self._queue)),
+            capacity=self.capacity.value,
+            draining=self._draining,
+            memory_guard=self._memory_guard(),
+        )
+
+    def _estimate(self, job: Job) -> float:
+        return self.speech_rate.estimate(sum(len(s.text_ids) for s in job.sentences)) / job.request.speed
+
+    # --- the engine's thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._queue or self._running or self._stopping):
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                pressed = self._turn_over()
+                if not self._running:
+                    continue
+            try:
+                self._step(pressed)
+            except Exception:
+                self._crash()
+
+    def _turn_over(self) -> bool:
+        """Between steps: drop who left, start who may. Returns whether work waits for its turn."""
+        now = self._clock()
+        for ticket in [t for t in self._running.values() if t.cancelled]:
+            self._engine.end(ticket.job)
+            self._end(ticket)
+        for ticket in [t for t in self._queue if t.cancelled or expired(self._bounds, waited=now - t.job.arrived)]:
+            self._queue.remove(ticket)
+            if not ticket.cancelled:
+                ticket.sink.put(Refused("QueueFull", 1.0))
+                if ticket.asked:
+                    self.demand.refused(now, ticket.estimate, ticket.job.request.retry_key)
+            self._end(ticket)
+        while self._queue:
+            first = self._queue[0]
+            stuttering = any(
+                t.job.first_audio is not None and t.job.request.streaming and t.job.in_hand(now) < STUTTER_SECONDS
+                for t in self._running.values()
+            )
+            if not may_start(
+                self._occupancy(), self._bounds, waited=now - first.job.arrived, stuttering=stuttering
+            ):
+                break
+            self._queue.popleft()
+            self._running[first.job] = first
+            self._engine.add(first.job)
+        return bool(self._queue) or len(self._running) >= self._bounds.max_running
+
+    def _step(self, pressed: bool) -> None:
+        self._step_began = began = self._clock()
+        try:
+            events = self._engine.step()
+        finally:
+            self._step_began = None
+        seconds = 0.0
+        for event in events:
+            if isinstance(event, Audio):
+                seconds += len(event.pcm) / self._engine.audio.sample_rate
+            self._deliver(event)
+        now = self._clock()
+        self.capacity.step(now, now - began, seconds, pressed)
+
+    def _deliver(self, event: Event) -> None:
+        ticket = self._running.get(event.job)
+        if ticket is None:
+            return
+        if isinstance(event, Audio):
+            if not ticket.cancelled:
+                ticket.sink.put(event.pcm)
+            return
+        job = event.job
+        text_tokens = sum(len(s.text_ids) for s in job.sentences)
+        if isinstance(event, Failed):
+            ticket.sink.put(SynthesisFailed(event.reason))
+        else:
+            self._crashes = 0
+            self.speech_rate.learn(text_tokens, job.delivered_seconds * job.request.speed)
+            ticket.sink.put(Usage(text_tokens, job.speech_tokens, job.delivered_seconds))
+        with self._changed:
+            self._end(ticket)
+
+    def _end(self, ticket: Ticket) -> None:
+        """Out of the books; demand learns what it came to."""
+        self._running.pop(ticket.job, None)
+        if ticket.asked:
+            ticket.asked.seconds = ticket.job.delivered_seconds
+        self._changed.notify_all()
+
+    def _crash(self) -> None:
+        self._crashes += 1
+        log.exception("the engine loop crashed; what runs fails, and it starts again")
+        self._fail_all("the engine crashed")
+        try:
+            self._engine = self._make_engine()
+        except Exception:
+            log.exception("the engine cannot be made again")
+            self._crashes = CRASHES_BEFORE_DEAD
+            self._stopping = True
+
+    def _fail_all(self, reason: str) -> None:
+        with self._changed:
+            tickets = [*self._running.values(), *self._queue] if self._stopping else [*self._running.values()]
+            for ticket in tickets:
+                ticket.sink.put(SynthesisFailed(reason))
+                self._end(ticket)
+            if self._stopping:
+                self._queue.clear()
+

@@ -1,0 +1,54 @@
+"""The reader's end of one request: audio that the engine's thread puts in and an asyncio task takes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosyvoice_worker.engine.requests import SynthesisFailed, Usage
+
+Pcm = NDArray[np.float32]
+
+
+class SpeechStream(AsyncIterator[Pcm]):
+    """The audio of one request, in order: float32 in -1..1, (n,), at the service's sample rate. One reader.
+
+    Iteration raises `SynthesisFailed` when the request cannot be finished, and `Refused` when it waited in the queue
+    longer than it may (nothing was given out then: the API may still answer 429). What a slow reader leaves unread
+    stays here, bounded by the longest audio that one request can give; it holds up nothing else.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.usage: Usage | None = None
+        """Set when the stream is exhausted."""
+        self._cancel = cancel
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Pcm | Usage | Exception] = asyncio.Queue()
+        self._ended: Exception | None = None
+
+    async def __anext__(self) -> Pcm:
+        if self._ended is None:
+            item = await self._items.get()
+            if isinstance(item, np.ndarray):
+                return item
+            if isinstance(item, Usage):
+                self.usage = item
+                self._ended = StopAsyncIteration()
+            else:
+                self._ended = item
+        raise self._ended
+
+    def cancel(self) -> None:
+        """Stop the work and free its slot and blocks at the next step; safe to call at any time and twice."""
+        self._cancel()
+        if self._ended is None:
+            self._ended = SynthesisFailed("cancelled by its reader")
+            self._items.put_nowait(self._ended)
+
+    def put(self, item: Pcm | Usage | Exception) -> None:
+        """From any thread: the next audio, or the end. Nobody is left to read it once the event loop is closed."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
