@@ -1,8 +1,9 @@
 """What every model of the API shares: camelCase on the wire, nothing unknown accepted, docstrings as descriptions."""
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 
@@ -33,12 +34,17 @@ DnsSubdomain = Annotated[
 ]
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 QualifiedName = Annotated[str, Field(min_length=1, max_length=317)]
+_QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+
+
+def _quantity(value: int | str) -> int | str:
+    if not re.match(_QUANTITY, str(value)):
+        raise ValueError("not a quantity such as 2, 500m or 16Gi")
+    return value
+
+
 Quantity = Annotated[
     int | str,
-    Field(
-        json_schema_extra={
-            "x-kubernetes-int-or-string": True,
-            "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$",
-        }
-    ),
+    AfterValidator(_quantity),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "pattern": _QUANTITY, "maxLength": 32}),
 ]

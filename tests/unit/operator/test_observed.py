@@ -1,0 +1,198 @@
+"""What the status says of what is seen."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.observed.pools import PoolFacts, pool_facts
+from cosyvoice_operator.observed.status import changed_conditions, recheck_after, refused_status, status_of
+from tests.unit.operator.builders import deployment, planned, pod, pool
+
+NOW = datetime.datetime(2026, 12, 1, 12, 0, tzinfo=datetime.UTC)
+EARLIER = "2026-12-01T11:00:00Z"
+PLAN = planned(pools=[{"name": "t4", "card": "T4", "workers": {"min": 2, "max": 4}}], drain={"timeoutSeconds": 330})
+
+
+def facts(
+    deployed: Any = None, autoscaler: Any = None, pods: tuple[Any, ...] = (), now: datetime.datetime = NOW
+) -> list[PoolFacts]:
+    return [pool_facts(PLAN.pools[0], deployed, autoscaler, pods, drain_seconds=330, now=now)]
+
+
+def status(pools: list[PoolFacts], previous: Any = None, problem: SpecError | None = None) -> dict[str, Any]:
+    return status_of(PLAN, pools, problem, previous or {}, NOW)
+
+
+def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(condition for condition in status["conditions"] if condition["type"] == name)
+
+
+def autoscaler(*conditions: dict[str, str]) -> dict[str, Any]:
+    return {"status": {"conditions": list(conditions)}}
+
+
+READING = {"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound"}
+
+
+def test_ready_means_that_every_pool_has_its_minimum() -> None:
+    below = status(facts(deployment(replicas=3, ready=1)))
+    assert condition(below, "Ready")["status"] == "False"
+    assert condition(below, "Ready")["message"] == "pool t4: 1 of at least 2 workers ready"
+    assert condition(below, "Available")["status"] == "True", "one worker serves"
+    enough = status(facts(deployment(replicas=3, ready=2)))
+    assert condition(enough, "Ready")["status"] == "True"
+
+
+def test_figures_of_a_pool_and_of_the_service() -> None:
+    shown = status(facts(deployment(replicas=3, ready=2)))
+    assert shown["pools"] == [
+        {
+            "name": "t4",
+            "card": "T4",
+            "workers": {"desired": 3, "ready": 2, "min": 2, "max": 4},
+            "capacityStreams": 100,
+            "streamsPerWorker": {"value": 50, "from": "Catalogue"},
+            "limitedBy": "",
+        }
+    ]
+    assert (shown["workers"], shown["cards"], shown["capacityStreams"]) == ("2/3", "T4", 100)
+    assert shown["url"] == "http://narrator.speech.svc"
+    assert shown["observedGeneration"] == 1
+
+
+def test_before_anything_is_seen_nothing_is_claimed() -> None:
+    shown = status(facts())
+    assert condition(shown, "ModelReady")["status"] == "Unknown"
+    assert condition(shown, "ScalingActive")["status"] == "Unknown"
+    assert condition(shown, "Ready")["status"] == "False"
+
+
+def test_a_worker_that_crashes_says_why_in_the_condition() -> None:
+    ended = {"exitCode": 1, "reason": "Error", "message": "/models/CosyVoice2-0.5B/flow.pt: missing\n"}
+    crashed = pod(container={"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}})
+    shown = status(facts(deployment(replicas=2), pods=(crashed,)))
+    for name, state in (("ModelReady", "False"), ("RolloutBlocked", "True")):
+        assert condition(shown, name)["status"] == state
+        assert condition(shown, name)["reason"] == "ModelLoadFailed"
+        assert "/models/CosyVoice2-0.5B/flow.pt: missing" in condition(shown, name)["message"]
+    assert shown["pools"][0]["limitedBy"] == "ModelLoadFailed"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reason"),
+    [
+        ({"reason": "ImagePullBackOff", "message": "not found"}, "ImageNotPullable"),
+        ({"reason": "CreateContainerConfigError", "message": "runAsNonRoot"}, "ConfigurationRefused"),
+    ],
+)
+def test_a_container_that_cannot_start_blocks_the_rollout(waiting: dict[str, str], reason: str) -> None:
+    shown = status(facts(deployment(replicas=2), pods=(pod(container={"state": {"waiting": waiting}}),)))
+    assert condition(shown, "RolloutBlocked")["reason"] == reason
+    assert waiting["message"] in condition(shown, "RolloutBlocked")["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1', "QuotaExceeded"),
+        ('admission webhook "policy.example" denied the request', "AdmissionDenied"),
+    ],
+)
+def test_a_pod_that_is_refused_blocks_the_rollout(message: str, reason: str) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    shown = status(facts(deployment(replicas=2, conditions=(failure,))))
+    assert condition(shown, "RolloutBlocked")["reason"] == reason
+
+
+def waiting_since(seconds: float) -> dict[str, str]:
+    since = NOW - datetime.timedelta(seconds=seconds)
+    return {
+        "lastTransitionTime": since.isoformat(),
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    }
+
+
+def test_a_pod_without_a_gpu_is_news_only_after_schedulers_had_their_time() -> None:
+    at_first = facts(deployment(replicas=2), pods=(pod(unschedulable=waiting_since(10)),))
+    assert condition(status(at_first), "RolloutBlocked")["status"] == "False"
+    assert recheck_after(at_first) == 50
+    later = facts(deployment(replicas=2), pods=(pod(unschedulable=waiting_since(61)),))
+    assert condition(status(later), "RolloutBlocked")["reason"] == "Unschedulable"
+    assert "Insufficient nvidia.com/gpu" in condition(status(later), "RolloutBlocked")["message"]
+    assert recheck_after(later) is None
+
+
+def test_a_replacement_that_waits_for_a_drain_is_no_lack_of_gpus() -> None:
+    draining = pod(going=True)
+    waiting = facts(deployment(replicas=2), pods=(draining, pod(unschedulable=waiting_since(200))))
+    assert condition(status(waiting), "RolloutBlocked")["status"] == "False"
+    assert recheck_after(waiting) == 330 + 60 - 200
+
+
+def test_pods_of_other_pools_do_not_count() -> None:
+    other = pod(pool="a100", unschedulable=waiting_since(500))
+    assert facts(deployment(), pods=(other,))[0].problem is None
+
+
+def test_an_autoscaler_without_its_metric_says_so() -> None:
+    deaf = {"type": "ScalingActive", "status": "False", "reason": "FailedGetObjectMetric", "message": "no gpu_load"}
+    shown = status(facts(deployment(replicas=2, ready=2), autoscaler(deaf)))
+    assert condition(shown, "ScalingActive")["reason"] == "FailedGetObjectMetric"
+    assert "no gpu_load" in condition(shown, "ScalingActive")["message"]
+    assert shown["pools"][0]["limitedBy"] == "MetricMissing"
+    assert condition(shown, "Ready")["status"] == "True", "what is there serves"
+
+
+def test_a_pool_at_its_maximum_says_so() -> None:
+    limited = {"type": "ScalingLimited", "status": "True", "reason": "TooManyReplicas"}
+    shown = status(facts(deployment(replicas=4, ready=4), autoscaler(READING, limited)))
+    assert shown["pools"][0]["limitedBy"] == "MaxReached"
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    previous = status(facts(deployment(replicas=2)))
+    for entry in previous["conditions"]:
+        entry["lastTransitionTime"] = EARLIER
+    shown = status(facts(deployment(replicas=2, ready=2)), previous)
+    assert condition(shown, "Accepted")["lastTransitionTime"] == EARLIER
+    assert condition(shown, "Ready")["lastTransitionTime"] == "2026-12-01T12:00:00Z"
+
+
+def test_the_same_facts_give_the_same_status() -> None:
+    first = status(facts(deployment(replicas=2, ready=2)))
+    assert status(facts(deployment(replicas=2, ready=2)), first) == first
+
+
+def test_a_refused_spec_leaves_what_was_said_of_the_workers() -> None:
+    before = status(facts(deployment(replicas=2, ready=2), autoscaler(READING)))
+    problem = SpecError("UnknownCard", "spec.pools[0].card: 'V100' is not in the card catalogue")
+    shown = refused_status(problem, 2, before, NOW)
+    assert condition(shown, "Accepted") | {"lastTransitionTime": ""} == {
+        "type": "Accepted",
+        "status": "False",
+        "reason": "UnknownCard",
+        "message": problem.message,
+        "observedGeneration": 2,
+        "lastTransitionTime": "",
+    }
+    assert condition(shown, "Ready")["status"] == "False"
+    assert condition(shown, "Available") == condition(before, "Available")
+    assert shown["pools"] == before["pools"]
+
+
+def test_only_changes_are_news() -> None:
+    first = status(facts(deployment(replicas=2)))
+    assert [entry["type"] for entry in changed_conditions({}, first)] == ["Accepted"]
+    assert changed_conditions(first, first) == []
+    second = status(facts(deployment(replicas=2, ready=2)), first)
+    assert {entry["type"] for entry in changed_conditions(first, second)} == {"ModelReady", "Available", "Ready"}
+
+
+def test_a_pool_named_in_the_spec_is_shown_before_it_exists() -> None:
+    plan = planned(pools=[pool(), pool(name="a100", card="A100")])
+    seen = [pool_facts(pool, None, None, (), drain_seconds=0, now=NOW) for pool in plan.pools]
+    assert [entry["workers"]["desired"] for entry in status_of(plan, seen, None, {}, NOW)["pools"]] == [1, 1]
