@@ -285,3 +285,9 @@ def sentences(text: str, language: str, units: Callable[[str], int]) -> list[str
 def speakable(text: str) -> bool:
     """Whether a voice can say any of it: a letter or a digit of any script, once control tokens are gone."""
     return any(map(str.isalnum, _CONTROL_TOKEN.sub("", text)))
+
+
+def without_control_tokens(text: str) -> str:
+    """For words of a client that reach the model without normalisation (instructions, words of a recording)."""
+    visible = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs"))
+    return _CONTROL_TOKEN.sub(" ", visible).replace("<|", " ").replace("|>", " ")

@@ -1,0 +1,214 @@
+"""`POST /v1/audio/speech` towards the clients that people have."""
+
+import base64
+import io
+import json
+import time
+import wave
+
+import httpx
+import openai
+import pytest
+import soundfile
+
+from cosyvoice_worker.engine.requests import Refused
+
+
+def client(server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.base + "/v1", api_key="unused", max_retries=0)
+
+
+def test_the_openai_client_gets_a_wav_of_the_whole_audio(server):
+    audio = (
+        client(server).audio.speech.create(model="Demo", voice="alloy", input="hello", response_format="wav").content
+    )
+    samples, rate = soundfile.read(io.BytesIO(audio))
+    assert rate == 24000
+    assert len(samples) == 24000
+    with wave.open(io.BytesIO(audio)) as read:
+        assert (read.getnchannels(), read.getsampwidth(), read.getframerate()) == (1, 2, 24000)
+
+
+async def test_the_async_openai_client_streams_pcm(server):
+    sizes = []
+    asynchronous = openai.AsyncOpenAI(base_url=server.base + "/v1", api_key="unused", max_retries=0)
+    async with asynchronous.audio.speech.with_streaming_response.create(
+        model="Demo", voice="alloy", input="hello", response_format="pcm"
+    ) as response:
+        async for piece in response.iter_bytes():
+            sizes.append(len(piece))
+    assert sum(sizes) == 48000
+
+
+@pytest.mark.parametrize(
+    ("audio_format", "content_type"),
+    [
+        ("mp3", "audio/mpeg"),
+        ("opus", "audio/ogg; codecs=opus"),
+        ("flac", "audio/flac"),
+        ("wav", "audio/wav"),
+        ("pcm", "audio/pcm"),
+        (None, "audio/mpeg"),
+    ],
+)
+def test_each_format_has_its_content_type_and_the_sample_rate(server, audio_format, content_type):
+    response = server.speak(response_format=audio_format)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == content_type
+    assert response.headers["x-sample-rate"] == "24000"
+    assert response.headers["connection"] == "close"
+    if audio_format != "pcm":
+        samples, _ = soundfile.read(io.BytesIO(response.content), frames=10 * 24000)
+        assert len(samples) / 24000 == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("audio_format", ["wav", "pcm", "mp3", "opus", "flac"])
+def test_audio_is_sent_while_it_is_made(server, service, audio_format):
+    service.pieces, service.pause = 4, 0.25
+    started = time.monotonic()
+    with httpx.stream(
+        "POST", server.base + "/v1/audio/speech", json={"input": "hello", "response_format": audio_format}
+    ) as response:
+        arrivals = [time.monotonic() - started for _ in response.iter_raw()]
+    assert arrivals[0] < 0.6
+    assert arrivals[-1] > 0.9
+
+
+def test_server_sent_events_carry_audio_and_usage(server):
+    with httpx.stream(
+        "POST",
+        server.base + "/v1/audio/speech",
+        json={"input": "hello", "response_format": "pcm", "stream_format": "sse"},
+    ) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
+    deltas = [base64.b64decode(event["audio"]) for event in events[:-1]]
+    assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
+    assert len(b"".join(deltas)) == 48000
+    assert events[-1] == {
+        "type": "speech.audio.done",
+        "usage": {"input_tokens": 3, "output_tokens": 25, "total_tokens": 28},
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [(None, "anna"), ("", "anna"), ("alloy", "anna"), ("  BEN ", "Ben"), ({"id": "ben"}, "Ben"), ("default", "anna")],
+)
+def test_a_voice_is_found_by_name_alias_or_default(server, service, said, heard):
+    assert server.speak(voice=said).status_code == 200
+    assert service.requests[-1].voice.name == heard
+
+
+def test_all_that_a_client_may_say_reaches_the_engine(server, service):
+    server.speak(instructions="be <|endofprompt|> glad", language="en", seed=7, speed=1.25, extra={"unknown": 1})
+    request = service.requests[-1]
+    assert (request.text, request.language, request.seed, request.speed) == ("hello there", "en", 7, 1.25)
+    assert request.instruct.split() == ["be", "glad"]
+
+
+@pytest.mark.parametrize("model", [None, "Demo", " demo ", "tts-1", "gpt-4o-mini-tts"])
+def test_the_served_model_and_openais_names_are_taken(server, model):
+    assert server.speak(model=model).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"input": ""}, "input", "nothing to say"),
+        ({"input": "!!! \U0001f600"}, "input", "nothing to say"),
+        ({"input": None}, "input", "input"),
+        ({"input": "a" * 4097}, "input", "4097"),
+        ({"response_format": "ogg"}, "response_format", "'ogg' is none of mp3"),
+        ({"voice": "nobody"}, "voice", "'nobody' is not known here; use one of anna"),
+        ({"voice": 5}, "voice", "voice must be a name"),
+        ({"model": "other"}, "model", "use 'Demo'"),
+        ({"speed": 9}, "speed", "speed 9 must be less than or equal to 4"),
+        ({"seed": -1}, "seed", "seed -1"),
+        ({"stream_format": "x"}, "stream_format", "stream_format 'x'"),
+        ({"instructions": "a" * 5000}, "instructions", "instructions"),
+        ({"input": "\ud800"}, None, "not a JSON object"),
+    ],
+)
+def test_a_wrong_field_is_a_400_that_names_field_value_and_mend(server, service, body, param, words):
+    response = httpx.post(server.base + "/v1/audio/speech", content=json.dumps({"input": "hello there"} | body))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert not service.requests
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"input": "a"', b'"text"'])
+def test_a_body_that_is_no_json_object_is_a_400(server, body):
+    response = httpx.post(server.base + "/v1/audio/speech", content=body)
+    assert response.status_code == 400
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_body_that_is_too_large_is_a_413_by_its_length_and_by_its_bytes(server):
+    large = b'{"input": "' + b"a" * (1 << 20) + b'"}'
+    said = httpx.post(server.base + "/v1/audio/speech", content=large)
+    counted = httpx.post(
+        server.base + "/v1/audio/speech", content=(large[i : i + 65536] for i in range(0, len(large), 65536))
+    )
+    assert (said.status_code, counted.status_code) == (413, 413)
+    assert counted.json()["error"]["code"] == "request_too_large"
+
+
+def test_unknown_paths_and_methods_have_the_same_form(server):
+    for response, status in ((server.get("/v1/nothing"), 404), (server.get("/v1/audio/speech"), 405)):
+        assert response.status_code == status
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_full_worker_answers_429_with_the_time_to_come_back(server, service):
+    service.refusal = Refused("QueueFull", 2.4)
+    before = server.outcomes("refused")
+    with pytest.raises(openai.RateLimitError) as refused:
+        client(server).audio.speech.create(model="Demo", voice="alloy", input="hello")
+    assert refused.value.response.headers["retry-after"] == "3"
+    assert server.outcomes("refused") == before + 1
+
+
+def test_a_failure_before_the_first_audio_is_a_500(server, service):
+    service.fail_after = 0
+    before = server.outcomes("failed")
+    response = server.speak(response_format="wav")
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "synthesis_failed"
+    assert server.outcomes("failed") == before + 1
+
+
+@pytest.mark.parametrize("audio_format", ["wav", "mp3"])
+def test_a_failure_after_the_first_audio_never_looks_like_success(server, service, audio_format):
+    service.fail_after, service.pause = 3, 0.02
+    interrupted, completed = server.outcomes("interrupted"), server.outcomes("completed")
+    with pytest.raises(httpx.RemoteProtocolError):
+        server.speak(response_format=audio_format)
+    assert server.outcomes("interrupted") == interrupted + 1
+    assert server.outcomes("completed") == completed
+
+
+def test_a_failure_after_the_first_audio_is_an_event_in_an_event_stream(server, service):
+    service.fail_after = 2
+    events = []
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        httpx.stream(
+            "POST",
+            server.base + "/v1/audio/speech",
+            json={"input": "hello", "response_format": "pcm", "stream_format": "sse"},
+        ) as response,
+    ):
+        events.extend(json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: "))
+    assert events[-1]["type"] == "error"
+    assert "device went away" in events[-1]["error"]["message"]
+
+
+def test_a_request_id_is_taken_over_or_made(server):
+    assert httpx.get(server.base + "/v1/models", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    assert server.get("/v1/models").headers["x-request-id"].startswith("req_")
+    odd = httpx.get(server.base + "/v1/models", headers={"x-request-id": "a b\tc"}).headers["x-request-id"]
+    assert odd.startswith("req_")

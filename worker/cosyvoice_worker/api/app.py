@@ -1,0 +1,95 @@
+"""The HTTP application: routes, and what holds for every one of them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cosyvoice_worker.api import errors, listings, probes, speech
+from cosyvoice_worker.api.errors import ApiError
+from cosyvoice_worker.api.metrics import Metrics
+from cosyvoice_worker.lifecycle import Worker
+
+MAX_BODY_BYTES = 1 << 20
+"""Of any request: 4096 characters of text are at most 48 KiB of JSON, however they are escaped."""
+
+
+def create_app(worker: Worker) -> FastAPI:
+    """The application of one worker; it answers before the worker is ready."""
+    app = FastAPI(title="cosyvoice-worker", description="CosyVoice behind OpenAI's speech API", redirect_slashes=False)
+    app.state.worker = worker
+    app.state.metrics = Metrics(
+        load=worker.load_report,
+        gpu=worker.gpu_reading,
+        model_name=worker.settings.served_name,
+        ready=lambda: worker.ready,
+    )
+    worker.on_ready = app.state.metrics.load_seconds.set
+    errors.install(app)
+    for router in (speech.router, listings.router, probes.router):
+        app.include_router(router)
+    app.add_middleware(_BodyLimit)
+    app.add_middleware(_RequestHeaders)
+    return app
+
+
+class _RequestHeaders:
+    """A request id, the client's or a new one, on the way in and out; and every connection carries one request.
+
+    Clients keep pools of connections: kept alive, they would pin old workers for ever and never find new ones.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", given) else f"req_{uuid.uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["connection"] = "close"
+                headers["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class _BodyLimit:
+    """413 for bodies that are too large, told by their length or counted while they arrive."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            await _too_large().response()(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY_BYTES:
+                raise _too_large()
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes; send less", code="request_too_large")

@@ -1,0 +1,93 @@
+"""Errors as OpenAI writes them, `{"error": {"message", "type", "param", "code"}}`, with the status that fits."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from cosyvoice_worker.engine.requests import Refused
+
+log = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """An answer other than success. `message` names the field, the value seen and the mend."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, object]:
+        error_type = {401: "authentication_error", 429: "rate_limit_error"}.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """400 for one field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def refused(refusal: Refused) -> ApiError:
+    """What is not taken now: 503 before and after this worker's time (ask another), else 429; when to come back."""
+    headers = {"Retry-After": str(max(1, math.ceil(refusal.retry_after)))}
+    if refusal.reason == "Draining":
+        return ApiError(503, "this worker is shutting down; try again", code="draining", headers=headers)
+    if refusal.reason == "NotReady":
+        return ApiError(503, "this worker still loads its model; try again", code="not_ready", headers=headers)
+    return ApiError(
+        429,
+        f"this worker is busy ({refusal.reason}); try again in {headers['Retry-After']} s",
+        code="rate_limit_exceeded",
+        headers=headers,
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Every way out of the application takes the one form."""
+
+    async def api_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        message = {
+            404: f"no such path: {request.method} {request.url.path}",
+            405: f"{request.method} is not allowed on {request.url.path}",
+        }.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    async def failure(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed", exc_info=error, extra={"path": request.url.path})
+        return ApiError(500, "the worker failed on this request; its log has the cause").response()
+
+    async def not_taken(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refused)
+        return refused(error).response()
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(Refused, not_taken)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, failure)

@@ -1,0 +1,47 @@
+"""What is served here: models and voices, in the shapes that clients read."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from cosyvoice_worker.api.errors import ApiError
+from cosyvoice_worker.lifecycle import Worker
+
+router = APIRouter()
+
+
+def _model(worker: Worker) -> dict[str, object]:
+    return {
+        "id": worker.settings.served_name,
+        "object": "model",
+        "created": int(worker.started_at),
+        "owned_by": "cosyvoice",
+    }
+
+
+@router.get("/v1/models", summary="The model that is served")
+async def models(request: Request) -> dict[str, object]:
+    return {"object": "list", "data": [_model(request.app.state.worker)]}
+
+
+@router.get("/v1/models/{name:path}", summary="One model")
+async def model(name: str, request: Request) -> dict[str, object]:
+    worker: Worker = request.app.state.worker
+    served = worker.settings.served_name
+    if name.strip().casefold() != served.casefold():
+        raise ApiError(
+            404, f"model {name[:80]!r} is not served here; use {served!r}", param="model", code="model_not_found"
+        )
+    return _model(worker)
+
+
+@router.get("/v1/audio/models", summary="The model that is served, as Open WebUI asks for it")
+async def audio_models(request: Request) -> dict[str, object]:
+    worker: Worker = request.app.state.worker
+    return {"models": [{"id": worker.settings.served_name, "name": worker.settings.served_name}]}
+
+
+@router.get("/v1/audio/voices", summary="Voices, and the aliases that lead to them")
+async def voices(request: Request) -> dict[str, object]:
+    worker: Worker = request.app.state.worker
+    return {"voices": [{"id": name, "name": name, "object": "voice"} for name in worker.voices().names]}

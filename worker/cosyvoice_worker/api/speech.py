@@ -1,0 +1,284 @@
+"""`POST /v1/audio/speech`: text in, audio out while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cosyvoice_worker.api import errors
+from cosyvoice_worker.api.errors import ApiError, invalid
+from cosyvoice_worker.api.metrics import Metrics
+from cosyvoice_worker.api.speech_request import OPENAI_MODELS, SpeechRequest, parse
+from cosyvoice_worker.audio.encoders import FORMATS, Encoder, Format, Pcm
+from cosyvoice_worker.engine.frontend.text import speakable, without_control_tokens
+from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, SynthesisRequest, Unspeakable
+
+if TYPE_CHECKING:
+    from cosyvoice_worker.lifecycle import Worker
+    from cosyvoice_worker.scheduling.service import SpeechStream
+
+log = logging.getLogger(__name__)
+router = APIRouter()
+
+_T = TypeVar("_T")
+
+DEFAULT_FORMAT = "mp3"
+"""OpenAI's default."""
+
+
+@router.post(
+    "/v1/audio/speech",
+    summary="Speak a text",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": SpeechRequest.model_json_schema()}},
+        }
+    },
+    responses={
+        200: {"description": "Audio, streamed as it is made", "content": {f.content_type: {} for f in FORMATS.values()}}
+    },
+)
+async def speech(request: Request) -> Response:
+    worker: Worker = request.app.state.worker
+    metrics: Metrics = request.app.state.metrics
+    request_id: str = request.scope["state"]["request_id"]
+    started = time.perf_counter()
+    try:
+        asked = parse(await request.body())
+        audio_format, synthesis = _checked(asked, worker, request_id)
+        service = worker.ready_service()
+        stream = service.submit(synthesis)
+    except (ApiError, Refused, Unspeakable) as error:
+        answer = _as_api_error(error)
+        metrics.requests.labels(_outcome(answer)).inc()
+        log.info("not taken", extra={"request_id": request_id, "status": answer.status, "reason": answer.message})
+        raise answer from None
+    if worker.settings.log_texts:
+        log.info("text", extra={"request_id": request_id, "text": asked.input})
+    return _SpeechResponse(
+        stream,
+        audio_format,
+        sse=asked.stream_format == "sse",
+        sample_rate=service.sample_rate,
+        stall_seconds=worker.settings.write_stall_seconds,
+        account=_Account(metrics, request_id, started, synthesis.voice.name, asked.response_format or DEFAULT_FORMAT),
+    )
+
+
+def _checked(asked: SpeechRequest, worker: Worker, request_id: str) -> tuple[Format, SynthesisRequest]:
+    """What to make and in which form; everything that can be told to be wrong without the engine is told here."""
+    if not speakable(asked.input):
+        raise invalid(
+            "input", "input holds nothing to say; send a text with at least one letter or digit", "empty_input"
+        )
+    name = asked.response_format or DEFAULT_FORMAT
+    if name not in FORMATS:
+        raise invalid("response_format", f"response_format {name!r} is not available here; use {', '.join(FORMATS)}")
+    served = worker.settings.served_name
+    if asked.model and asked.model.strip().casefold() not in (served.casefold(), *OPENAI_MODELS):
+        raise invalid("model", f"model {asked.model[:80]!r} is not served here; use {served!r}", "model_not_found")
+    book = worker.voices()
+    voice = book.find(asked.voice_name)
+    if voice is None:
+        known = ", ".join(book.names[:20])
+        raise invalid("voice", f"voice {asked.voice_name!r} is not known here; use one of {known}", "voice_not_found")
+    return FORMATS[name], SynthesisRequest(
+        request_id=request_id,
+        text=asked.input,
+        voice=voice,
+        instruct=without_control_tokens(asked.instructions or "").strip(),
+        language=(asked.language or "").strip(),
+        seed=asked.seed,
+        speed=asked.speed or 1.0,
+    )
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    if isinstance(error, Refused):
+        return errors.refused(error)
+    if isinstance(error, Unspeakable):
+        return invalid("input", str(error))
+    if isinstance(error, SynthesisFailed):
+        return ApiError(500, f"the speech could not be made: {error}", code="synthesis_failed")
+    assert isinstance(error, ApiError)
+    return error
+
+
+def _outcome(answer: ApiError) -> str:
+    if answer.status == 429:
+        return "refused"
+    if answer.status == 503:
+        return "draining"
+    return "invalid" if answer.status < 500 else "failed"
+
+
+class _Interrupted(Exception):
+    """The stream failed after its first byte. Raised through to the server, which then closes the connection without
+    the chunk that would mark a complete body."""
+
+
+class _Account:
+    """What is counted and logged about one request that was taken, however it ends."""
+
+    def __init__(self, metrics: Metrics, request_id: str, started: float, voice: str, audio_format: str) -> None:
+        self._metrics = metrics
+        self._started = started
+        self._first: float | None = None
+        self._audio_seconds = 0.0
+        self._gaps = 0
+        self._fields = {"request_id": request_id, "voice": voice, "format": audio_format}
+
+    def audio(self, seconds: float) -> None:
+        """`seconds` of audio are ready for the client now."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            self._metrics.first_audio.observe(now - self._started)
+        elif now - self._first > self._audio_seconds:
+            self._gaps += 1
+            self._metrics.playback_gaps.inc()
+        self._audio_seconds += seconds
+        self._metrics.audio.inc(seconds)
+
+    def ended(self, outcome: str, error: str = "") -> None:
+        took = time.perf_counter() - self._started
+        self._metrics.requests.labels(outcome).inc()
+        if outcome == "completed" and self._audio_seconds:
+            self._metrics.rtf.observe(took / self._audio_seconds)
+            self._metrics.audio_per_request.observe(self._audio_seconds)
+        fields = self._fields | {
+            "outcome": outcome,
+            "seconds": round(took, 3),
+            "first_audio_seconds": None if self._first is None else round(self._first - self._started, 3),
+            "audio_seconds": round(self._audio_seconds, 3),
+            "gaps": self._gaps,
+        }
+        if error:
+            fields["error"] = error
+        log.log(logging.INFO if outcome in ("completed", "cancelled") else logging.ERROR, "spoken", extra=fields)
+
+
+class _SpeechResponse(Response):
+    """Sends audio while it is made. The status waits for the first audio: a failure before it is an honest error."""
+
+    def __init__(
+        self,
+        stream: SpeechStream,
+        audio_format: Format,
+        *,
+        sse: bool,
+        sample_rate: int,
+        stall_seconds: float,
+        account: _Account,
+    ) -> None:
+        super().__init__(
+            media_type="text/event-stream" if sse else audio_format.content_type,
+            headers={"X-Sample-Rate": str(sample_rate), "X-Audio-Channels": "1", "Cache-Control": "no-store"},
+        )
+        del self.headers["content-length"]
+        self._stream = stream
+        self._format = audio_format
+        self._sse = sse
+        self._sample_rate = sample_rate
+        self._stall_seconds = stall_seconds
+        self._account = account
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        speaking = asyncio.create_task(self._speak(scope, receive, send))
+        leaving = asyncio.create_task(_client_left(receive))
+        try:
+            await asyncio.wait({speaking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if speaking.done():
+                speaking.result()
+            else:
+                self._account.ended("cancelled")
+        finally:
+            self._stream.cancel()
+            speaking.cancel()
+            leaving.cancel()
+            await asyncio.gather(speaking, leaving, return_exceptions=True)
+
+    async def _speak(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            first = await anext(self._stream, None)
+        except (Refused, Unspeakable, SynthesisFailed) as error:
+            answer = _as_api_error(error)
+            self._account.ended(_outcome(answer), str(error))
+            await answer.response()(scope, receive, send)
+            return
+        if first is None:
+            self._account.ended("failed", "the engine gave no audio")
+            await ApiError(500, "no audio was made for this input", code="synthesis_failed").response()(
+                scope, receive, send
+            )
+            return
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for piece in self._pieces(first):
+                await self._write(send, piece)
+        except TimeoutError:
+            self._account.ended("cancelled", f"the client read nothing for {self._stall_seconds:.0f} s")
+            raise _Interrupted("write stall") from None
+        except Exception as error:
+            self._account.ended("interrupted", repr(error))
+            if self._sse:
+                await self._write(send, _event({"type": "error", **_as_failure(error).body()}))
+            raise _Interrupted(str(error)) from error
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._account.ended("completed")
+
+    async def _pieces(self, first: Pcm) -> AsyncIterator[bytes]:
+        """Bytes of the body in the order in which they are sent."""
+        encoder = await self._off_loop(self._format.encoder, self._sample_rate)
+        yield self._framed(await self._encoded(encoder, first))
+        async for pcm in self._stream:
+            yield self._framed(await self._encoded(encoder, pcm))
+        yield self._framed(await self._off_loop(encoder.finish))
+        if self._sse:
+            usage = self._stream.usage
+            tokens = (usage.text_tokens, usage.speech_tokens) if usage else (0, 0)
+            counts = {"input_tokens": tokens[0], "output_tokens": tokens[1], "total_tokens": sum(tokens)}
+            yield _event({"type": "speech.audio.done", "usage": counts})
+
+    async def _encoded(self, encoder: Encoder, pcm: Pcm) -> bytes:
+        self._account.audio(len(pcm) / self._sample_rate)
+        return await self._off_loop(encoder.encode, pcm)
+
+    async def _off_loop(self, work: Callable[..., _T], *args: object) -> _T:
+        return work(*args) if self._format.cheap else await asyncio.to_thread(work, *args)
+
+    def _framed(self, data: bytes) -> bytes:
+        if not self._sse or not data:
+            return data
+        return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+
+    async def _write(self, send: Send, data: bytes) -> None:
+        """TimeoutError when the client has read nothing for the stall time."""
+        if data:
+            async with asyncio.timeout(self._stall_seconds):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _as_failure(error: Exception) -> ApiError:
+    if isinstance(error, SynthesisFailed):
+        return _as_api_error(error)
+    return ApiError(500, "the worker failed on this request; its log has the cause")
+
+
+def _event(data: dict[str, object]) -> bytes:
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

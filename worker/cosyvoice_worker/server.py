@@ -1,0 +1,99 @@
+"""The process: an HTTP server that listens from the first moment, a worker behind it, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+
+from cosyvoice_worker.api.app import create_app
+from cosyvoice_worker.lifecycle import Engine, Worker
+from cosyvoice_worker.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 5.0
+"""After the drain time: for the last bytes to leave."""
+
+
+class StartFailed(Exception):
+    """The worker cannot serve; the text is the one line that the user needs."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but a signal is ours: the port stays open while running streams finish. A second signal ends at once."""
+
+    def __init__(self, config: uvicorn.Config, port: int) -> None:
+        super().__init__(config)
+        self.port = port
+        self.terminated = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def terminate(self) -> None:
+        """What SIGTERM does; from any thread."""
+        self._loop.call_soon_threadsafe(self.terminated.set)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.terminated.is_set():
+            self.force_exit = self.should_exit = True
+        self.terminate()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; empty host: every address, IPv4 and IPv6."""
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=2048, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartFailed(
+            f"COSYVOICE_LISTEN_PORT={port}: cannot listen on {host or 'any address'}: {error.strerror}"
+        ) from None
+
+
+async def serve(
+    settings: Settings,
+    load: Callable[[Settings], Awaitable[Engine]],
+    listening: Callable[[Server], None] = lambda server: None,
+) -> None:
+    """Serve until a signal, then drain. Raises `StartFailed` and what `load` raises; `listening` gets the server."""
+    worker = Worker(settings, load)
+    sock = listen(settings.listen_host, settings.listen_port)
+    config = uvicorn.Config(
+        create_app(worker), lifespan="off", log_config=None, access_log=False, server_header=False, ws="none"
+    )
+    server = Server(config, port=sock.getsockname()[1])
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    listening(server)
+    starting = asyncio.create_task(worker.start())
+    terminated = asyncio.create_task(server.terminated.wait())
+    try:
+        await asyncio.wait({serving, starting, terminated}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await asyncio.wait({serving, terminated}, return_when=asyncio.FIRST_COMPLETED)
+        await _drain(worker, server)
+    finally:
+        starting.cancel()
+        terminated.cancel()
+        server.should_exit = True
+        await serving
+        await asyncio.gather(starting, terminated, return_exceptions=True)
+        await worker.stop()
+        sock.close()
+        log.info("stopped")
+
+
+async def _drain(worker: Worker, server: Server) -> None:
+    seconds = worker.settings.drain_seconds
+    ends = time.monotonic() + seconds
+    log.info("draining", extra={"at_most_seconds": seconds})
+    if not await worker.drain():
+        log.error("streams were cut: they did not end within the drain time", extra={"drain_seconds": seconds})
+    server.config.timeout_graceful_shutdown = max(1, int(ends - time.monotonic() + _FLUSH_SECONDS))
