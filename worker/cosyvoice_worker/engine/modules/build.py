@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cosyvoice_worker.engine.modules.flow import Flow
 from cosyvoice_worker.engine.modules.qwen2 import SpeechLM
+from cosyvoice_worker.engine.modules.vocoder import Vocoder
 from cosyvoice_worker.models.directory import ModelDirectory, ModelDirectoryError
 from cosyvoice_worker.models.tensors import load_state_dict
 
@@ -40,6 +41,37 @@ def load_flow(directory: ModelDirectory, device: torch.device, dtype: torch.dtyp
     # A table of rotary frequencies that follows from the configuration.
     state.pop("estimator.rotary_embed.inv_freq", None)
     return _fill(lambda: Flow(directory.config.flow), state, directory.flow.name).to(device)
+
+
+def load_vocoder(directory: ModelDirectory, device: torch.device) -> Vocoder:
+    """The vocoder, in eval mode and always in float32: half precision is no faster there and audibly worse.
+
+    The pitch is predicted in float64 (officially in v3 only): the source sums it to a phase, and what a batch or a
+    window rounds differently would be summed too. Raises ModelDirectoryError, TensorFileError.
+    """
+    state = load_state_dict(directory.vocoder, torch.float64)
+    state = _fold_weight_norm({name.removeprefix("generator."): tensor for name, tensor in state.items()})
+    state = {name: t if name.startswith("f0_predictor.") else t.float() for name, t in state.items()}
+    return _fill(lambda: Vocoder(directory.config.vocoder), state, directory.vocoder.name).to(device)
+
+
+_WEIGHT_NORM = (
+    (".parametrizations.weight.original0", ".parametrizations.weight.original1"),
+    (".weight_g", ".weight_v"),
+)
+
+
+def _fold_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Replaces magnitude g and direction v, in torch's new or old naming, by the weight g v / |v|."""
+    for magnitude, direction in _WEIGHT_NORM:
+        for name in [name for name in state if name.endswith(magnitude)]:
+            base = name.removesuffix(magnitude)
+            if base + direction not in state:
+                continue
+            g, v = state.pop(name), state.pop(base + direction)
+            norm = torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim())), keepdim=True)
+            state[base + ".weight"] = v * (g / norm)
+    return state
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -133,7 +133,9 @@ class Flow(nn.Module):
         rows, frames, _ = given.mu.shape
         x = self.noise[:frames].expand(rows, -1, -1)
         both = Conditions(
-            *(torch.cat([y, torch.zeros_like(y)]) for y in (given.mu, given.cond, given.speaker)),
+            mu=torch.cat([given.mu, torch.zeros_like(given.mu)]),
+            cond=torch.cat([given.cond, torch.zeros_like(given.cond)]),
+            speaker=torch.cat([given.speaker, torch.zeros_like(given.speaker)]),
             mask=None if given.mask is None else given.mask.repeat(2, 1, 1),
         )
         times = torch.tensor(self.times, device=x.device)

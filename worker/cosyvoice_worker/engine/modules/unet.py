@@ -135,7 +135,9 @@ class UNet(nn.Module):
         time = self.time_mlp(sinusoid(t, self.inputs).to(x.dtype))
         mask = None if given.mask is None else given.mask[:, None]
         x = torch.cat([x, given.mu, given.speaker[:, None].expand(-1, x.shape[1], -1), given.cond], dim=-1)
-        (down,), (up,) = self.down_blocks, self.up_blocks
+        down, up = self.down_blocks[0], self.up_blocks[0]
+        assert isinstance(down, Stage)
+        assert isinstance(up, Stage)
         skip = down(x, time, mask)
         x = down[2](skip)
         for stage in self.mid_blocks:
