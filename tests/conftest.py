@@ -21,7 +21,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     assert capture is not None
     with capture.global_and_fixture_disabled():
         if "control_plane" in wanted:
-            binaries.build(binaries.CONTROL_PLANE)
+            binaries.build((*binaries.CONTROL_PLANE, "helm"))  # helm: tests install what the chart renders
         if "cluster" in wanted:
             from hack import demo  # the OpenAI client takes a second to import: only where it is needed
 

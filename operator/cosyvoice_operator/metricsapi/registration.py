@@ -53,7 +53,8 @@ class Plan:
 
 def plan(existing: Iterable[Mapping[str, Any]], backend: Backend, owner: Owner | None, ca_bundle: bytes) -> Plan:
     """Decide from the APIServices that exist. `owner` None means that the release is being removed."""
-    of_group = {item["metadata"]["name"]: item for item in existing if item["spec"]["group"] == GROUP}
+    # The core group's APIService has no `group` at all.
+    of_group = {item["metadata"]["name"]: item for item in existing if item["spec"].get("group") == GROUP}
     ours = {name: item for name, item in of_group.items() if _serves(item) == (backend.namespace, backend.name)}
     foreign = [f"{name} is served by {_describe(item)}" for name, item in sorted(of_group.items()) if name not in ours]
     if owner is None or foreign:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def application(service: Service) -> web.Application:
     async def discover(request: web.Request) -> web.Response:
         await _admit(service, request, Access(path=request.path))
         if request.path == "/apis" and wire.accepts_discovery(request.headers.get("Accept", "")):
-            return web.json_response(wire.discovery(), headers={"Content-Type": wire.DISCOVERY_TYPE})
+            return web.Response(text=json.dumps(wire.discovery()), headers={"Content-Type": wire.DISCOVERY_TYPE})
         if request.path == "/apis":
             return web.json_response(wire.group_list())
         version = request.match_info.get("version")

@@ -70,7 +70,8 @@ def test_what_an_earlier_release_left_gets_the_present_owner() -> None:
 
 def test_other_groups_are_nobodys_business() -> None:
     other = {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": {"group": "metrics.k8s.io", "version": "v1beta1"}}
-    assert len(planned([other]).create) == 2
+    core = {"metadata": {"name": "v1."}, "spec": {"version": "v1", "groupPriorityMinimum": 18000}}
+    assert len(planned([other, core]).create) == 2
 
 
 def test_a_group_that_another_server_owns_is_left_alone_and_the_owner_is_named() -> None:
