@@ -50,7 +50,7 @@ class Mirror:
 
     @property
     def objects(self) -> Mapping[str, Object]:
-        """uid -> object, as the API server sent it, less `managedFields`."""
+        """uid -> object, as the API server sent it, less `managedFields`; always the same mapping, kept up to date."""
         return self._objects
 
     @property
@@ -84,8 +84,9 @@ class Mirror:
 
     async def _list(self) -> str:
         listing = await self._server.request("GET", self._path, query=self._selectors)
-        # Items of a list carry no kind of their own.
-        self._objects = {item["metadata"]["uid"]: _slim(item) for item in listing["items"]}
+        # One mapping for life, so that whoever holds `objects` sees what comes later.
+        self._objects.clear()
+        self._objects.update((item["metadata"]["uid"], _slim(item)) for item in listing["items"])
         self._heard()
         self.synced.set()
         self._on_change()

@@ -96,7 +96,7 @@ class Process:
         if settings.deployment:
             self._mirrors.append(self._own_deployment)
         self._scraper = Scraper(
-            lambda: self._pods.objects.values(),
+            self._pods.objects.values,
             self._telemetry,
             port=WORKER_PORT,
             interval=settings.scrape_interval,
@@ -125,7 +125,7 @@ class Process:
             self._telemetry,
             Backend(settings.namespace, settings.service, settings.service_port),
             settings.cluster_role,
-            existing=lambda: self._apiservices.objects.values(),
+            existing=self._apiservices.objects.values,
             ca_bundle=lambda: self._current().ca_bundle,
             leaving=self._leaving,
         )
