@@ -3,16 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from cosyvoice_worker.engine.frontend.recording import RecordingFrontend
 from cosyvoice_worker.engine.modules.flow import Flow
 from cosyvoice_worker.engine.modules.qwen2 import SpeechLM
 from cosyvoice_worker.engine.modules.vocoder import Vocoder
-from cosyvoice_worker.models.directory import ModelDirectory, ModelDirectoryError
+from cosyvoice_worker.engine.requests import Voice
+from cosyvoice_worker.models.directory import ModelConfig, ModelDirectory, ModelDirectoryError
 from cosyvoice_worker.models.tensors import load_state_dict
+from cosyvoice_worker.models.tokenizer import TextTokenizer
+from cosyvoice_worker.models.voices import read_voices
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Everything that a model directory holds, ready to run."""
+
+    config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    """Of the language model and the flow; the vocoder is always float32."""
+    lm: SpeechLM
+    flow: Flow
+    vocoder: Vocoder
+    tokenizer: TextTokenizer
+    recordings: RecordingFrontend
+    """Makes voices of recordings."""
+    voices: dict[str, Voice]
+    """The directory's own (spk2info.pt), in its order; may be empty."""
+
+
+def load(directory: ModelDirectory, device: torch.device, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """Raises ModelDirectoryError, TensorFileError or TokenizerError, which name the file, the entry and the mend."""
+    config = directory.config
+    tokenizer = TextTokenizer(directory.vocab, directory.merges, directory.tokenizer_config, config.version)
+    if tokenizer.size > config.llm.text_vocab:
+        raise ModelDirectoryError(
+            f"{directory.vocab} and the added tokens need {tokenizer.size} ids, "
+            f"CosyVoice-BlankEN/config.json has {config.llm.text_vocab}; copy the directory again"
+        )
+    return LoadedModel(
+        config=config,
+        device=device,
+        dtype=dtype,
+        lm=load_lm(directory, device, dtype),
+        flow=load_flow(directory, device, dtype),
+        vocoder=load_vocoder(directory, device),
+        tokenizer=tokenizer,
+        recordings=RecordingFrontend(config.mel, directory.speech_tokenizer, directory.campplus),
+        voices=load_voices(directory, tokenizer),
+    )
+
+
+def load_voices(directory: ModelDirectory, tokenizer: TextTokenizer) -> dict[str, Voice]:
+    """The voices of spk2info.pt; empty where there is none. Raises TensorFileError."""
+    if directory.voices is None:
+        return {}
+    flow = directory.config.flow
+    records = read_voices(directory.voices, flow.speaker, flow.mel, flow.vocab)
+    return {
+        name: Voice(
+            name=name,
+            embedding=record.embedding,
+            prompt_text=record.prompt_text or tokenizer.decode(list(record.prompt_text_ids), skip_special=False),
+            prompt_tokens=record.prompt_tokens,
+            prompt_mel=record.prompt_mel,
+        )
+        for name, record in records.items()
+    }
+
 
 _FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),

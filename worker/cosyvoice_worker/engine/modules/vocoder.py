@@ -25,7 +25,10 @@ in one piece and in many. v2 was trained with standard normal noise, v3 runs wit
 
 @dataclass(slots=True, eq=False)
 class VocoderState:
-    """What one stream carries from chunk to chunk; all tensors on the vocoder's device."""
+    """What one stream carries from chunk to chunk; all tensors on the vocoder's device.
+
+    `Vocoder.advance` replaces the fields and never writes into a tensor, so a shallow copy is a way back.
+    """
 
     noise: Noise
     mel: Tensor

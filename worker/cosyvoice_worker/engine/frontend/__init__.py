@@ -1,0 +1,1 @@
+"""What comes before the models: text to sentences, recordings to voices."""
