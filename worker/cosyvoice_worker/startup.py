@@ -1,4 +1,4 @@
-"""From settings to an engine: device, card, model directory, networks, voices. What is wrong is named and ends the start."""
+"""From settings to an engine: device, card, model directory, networks, voices. A fault is named and ends the start."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ class SpeechDouble:
     def reading(self) -> Reading:
         return Reading(self.running * 0.5, 2.0, False, self.running, 0, 1, 4, self.draining)
 
-    async def drain(self, timeout: float) -> bool:
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109
         self.draining = True
         ends = time.monotonic() + timeout
-        while self.running and time.monotonic() < ends:
+        while self.running and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return not self.running
 

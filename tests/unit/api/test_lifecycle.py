@@ -81,14 +81,13 @@ def test_sigterm_lets_running_streams_finish_and_takes_no_more():
 def test_a_stream_that_outlasts_the_drain_time_is_cut_and_the_worker_ends():
     service = SpeechDouble(pieces=1000, pause=0.1)
     server = start(service, drain_seconds=0.5).wait_ready()
-    with (
-        pytest.raises(httpx.HTTPError),
-        httpx.stream(
-            "POST", server.base + "/v1/audio/speech", json={"input": "a", "response_format": "pcm"}
-        ) as response,
-    ):
-        for _ in response.iter_raw():
-            server.server.terminate()
+    request = httpx.stream("POST", server.base + "/v1/audio/speech", json={"input": "a", "response_format": "pcm"})
+    with request as response:
+        pieces = response.iter_raw()
+        next(pieces)
+        server.server.terminate()
+        with pytest.raises(httpx.HTTPError):
+            list(pieces)
     server.thread.join(15)
     assert not server.thread.is_alive()
 
@@ -163,7 +162,8 @@ def test_a_real_sigterm_ends_a_worker_that_still_loads_with_status_0():
         from cosyvoice_worker.settings import Settings
         async def load(settings):
             await asyncio.sleep(60)
-        asyncio.run(serve(Settings(model_dir=Path("a"), listen_port=0), load, lambda server: print("listening", flush=True)))
+        settings = Settings(model_dir=Path("a"), listen_port=0)
+        asyncio.run(serve(settings, load, lambda server: print("listening", flush=True)))
         """
     )
     process = subprocess.Popen(

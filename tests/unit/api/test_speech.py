@@ -5,6 +5,7 @@ import io
 import json
 import time
 import wave
+from contextlib import suppress
 
 import httpx
 import openai
@@ -12,6 +13,18 @@ import pytest
 import soundfile
 
 from cosyvoice_worker.engine.requests import Refused
+
+
+def seconds(audio: bytes) -> float:
+    """Duration, by decoding to the end: a stream's header does not know it."""
+    samples = 0
+    with (
+        soundfile.SoundFile(io.BytesIO(audio)) as file,
+        suppress(soundfile.LibsndfileError),
+    ):  # FLAC: no seek past the end
+        while piece := len(file.read(240)):
+            samples += piece
+    return samples / 24000
 
 
 def client(server) -> openai.OpenAI:
@@ -58,8 +71,7 @@ def test_each_format_has_its_content_type_and_the_sample_rate(server, audio_form
     assert response.headers["x-sample-rate"] == "24000"
     assert response.headers["connection"] == "close"
     if audio_format != "pcm":
-        samples, _ = soundfile.read(io.BytesIO(response.content), frames=10 * 24000)
-        assert len(samples) / 24000 == pytest.approx(1.0, abs=0.15)
+        assert seconds(response.content) == pytest.approx(1.0, abs=0.15)
 
 
 @pytest.mark.parametrize("audio_format", ["wav", "pcm", "mp3", "opus", "flac"])

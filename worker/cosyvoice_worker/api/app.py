@@ -34,7 +34,18 @@ def create_app(worker: Worker) -> FastAPI:
         app.include_router(router)
     app.add_middleware(_BodyLimit)
     app.add_middleware(_RequestHeaders)
+    _forget_422(app)
     return app
+
+
+def _forget_422(app: FastAPI) -> None:
+    """FastAPI documents a 422 wherever a path has a parameter; none is ever sent."""
+    document = app.openapi()
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document.get("components", {}).get("schemas", {}).pop(name, None)
 
 
 class _RequestHeaders:

@@ -111,7 +111,7 @@ class SoundfileEncoder:
 
     def __init__(self, sample_rate: int, container: str, subtype: str) -> None:
         self._pipe = _Pipe()
-        # MP3 at a constant 64 kb/s: without a complete header, players tell the length from the rate of the first frames.
+        # MP3 at a constant 64 kb/s: without a complete header, players tell the length from the rate.
         rate = {"bitrate_mode": "CONSTANT", "compression_level": 0.6} if container == "MP3" else {}
         self._file = soundfile.SoundFile(self._pipe, "w", sample_rate, 1, subtype=subtype, format=container, **rate)
         if container == "OGG":

@@ -16,8 +16,8 @@ class _Card:
     """Memory of the whole device, from, to: tells the two A100 apart."""
 
 
-# Product names as NVML writes them: "Tesla T4", "NVIDIA A10", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB", with older drivers
-# without the vendor. Cards that a user adds to the catalogue have no row here and are not checked.
+# Product names as NVML writes them: "Tesla T4", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB"; older drivers leave out the vendor.
+# Cards that a user adds to the catalogue have no row here and are not checked.
 _CARDS = {
     "T4": _Card(r"\bT4\b"),
     "A10": _Card(r"\bA10G?\b"),
