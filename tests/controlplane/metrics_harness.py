@@ -36,7 +36,7 @@ from cosyvoice_contract import (
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
 from cosyvoice_operator.cluster.mirror import Mirror
 from cosyvoice_operator.metricsapi.wire import GROUP, VERSIONS
-from tests.cluster.binaries import BIN
+from tests.cluster.binaries import BIN, KUBERNETES
 from tests.cluster.control_plane import ControlPlane, _free_ports
 
 CHART = Path(__file__).parents[2] / "charts" / "cosyvoice-operator"
@@ -152,10 +152,9 @@ class Installation:
         replica = self.start(*flags)
         await replica.ready()
         for version in VERSIONS:
-            self.plane.run_kubectl("wait", f"apiservice/{version}.{GROUP}", "--for=create", "--timeout=20s", check=True)
-            self.plane.run_kubectl(
-                "wait", f"apiservice/{version}.{GROUP}", "--for=condition=Available", "--timeout=30s"
-            )
+            name = f"apiservice/{version}.{GROUP}"
+            self.plane.run_kubectl("wait", name, "--for=create", "--timeout=20s")
+            self.plane.run_kubectl("wait", name, "--for=condition=Available", "--timeout=30s")
         return replica
 
     def remove_cluster_objects(self) -> None:
@@ -166,7 +165,17 @@ class Installation:
     def _render(self) -> str:
         shown = [argument for template in TEMPLATES for argument in ("--show-only", template)]
         return subprocess.run(
-            [BIN / "helm", "template", RELEASE, CHART, "--namespace", self.namespace, *shown],
+            [
+                BIN / "helm",
+                "template",
+                RELEASE,
+                CHART,
+                "--namespace",
+                self.namespace,
+                "--kube-version",
+                KUBERNETES,
+                *shown,
+            ],
             check=True,
             capture_output=True,
             text=True,

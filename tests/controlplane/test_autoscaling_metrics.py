@@ -84,16 +84,18 @@ class Pool:
 @pytest.fixture
 async def pool(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> AsyncIterator[Pool]:
     with installation(control_plane, namespace, tmp_path) as installed:
-        async with await ApiServer.connect(str(control_plane.kubeconfig)) as api:
-            async with Fleet(api, namespace, demand=0.4).run() as fleet:
-                replica = await installed.serving()
-                control_plane.run_kubectl(
-                    "apply", "-f", "-", stdin=yaml.safe_dump_all([pool_deployment(namespace), autoscaler(namespace)])
-                )
-                made = Pool(api, fleet, replica, installed)
-                await made.scales_to(1)
-                await made.becomes_active("True")
-                yield made
+        replica = await installed.serving()
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig)) as api,
+            Fleet(api, namespace, demand=0.4).run() as fleet,
+        ):
+            control_plane.run_kubectl(
+                "apply", "-f", "-", stdin=yaml.safe_dump_all([pool_deployment(namespace), autoscaler(namespace)])
+            )
+            made = Pool(api, fleet, replica, installed)
+            await made.scales_to(1)
+            await made.becomes_active("True")
+            yield made
 
 
 async def test_load_scales_a_pool_up_in_one_step_and_down_when_it_leaves(pool: Pool) -> None:
