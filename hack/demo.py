@@ -28,8 +28,10 @@ OPERATOR_NAMESPACE = "cosyvoice-system"
 RELEASE = "cosyvoice-operator"
 SERVICE = "hello"
 """The name of the CosyVoiceService in QUICKSTART, and so of its Service; in the default namespace."""
-OPERATOR_IMAGE = "cosyvoice-operator:demo"
-WORKER_IMAGE = "cosyvoice-worker:demo-cpu"
+OPERATOR_REPOSITORY = "cosyvoice-operator"
+WORKER_REPOSITORY = "cosyvoice-worker"
+_CPU = "-cpu"
+"""What the chart appends to the worker image's tag for cards without a GPU."""
 SENTENCE = "Good morning, how are you today?"
 LOAD_CLIENTS = 6
 """Listeners at once: a worker of the quickstart is sized for one."""
@@ -74,7 +76,7 @@ def make_cluster(name: str = kind.DEFAULT_NAME) -> Cluster:
     """Build what is missing, create the cluster and bring the images onto its node."""
     prepare()
     cluster = kind.up(name)
-    for tag in (OPERATOR_IMAGE, WORKER_IMAGE):
+    for tag in (operator_image(), worker_image()):
         with step(f"loading {tag} ({images.size_mb(tag):.0f} MB) into the cluster"):
             cluster.load(tag)
     return cluster
@@ -95,26 +97,46 @@ def prepare() -> None:
 def build_images() -> None:
     base = {"BASE_IMAGE": images.base("trixie")}
     with step("building the operator image"):
-        images.build(ROOT / "Dockerfile.operator", OPERATOR_IMAGE, arguments=base)
+        images.build(ROOT / "Dockerfile.operator", f"{OPERATOR_REPOSITORY}:demo", arguments=base)
     with step("building the worker image, lean CPU variant"):
-        images.build(ROOT / "Dockerfile.worker", WORKER_IMAGE, arguments=base | {"VARIANT": "cpu"})
+        images.build(ROOT / "Dockerfile.worker", f"{WORKER_REPOSITORY}:demo{_CPU}", arguments=base | {"VARIANT": "cpu"})
+
+
+def operator_image() -> str:
+    """The operator image under a tag that changes with its content, so that an upgrade restarts what changed."""
+    return images.tag_by_content(f"{OPERATOR_REPOSITORY}:demo", OPERATOR_REPOSITORY)
+
+
+def worker_image() -> str:
+    return images.tag_by_content(f"{WORKER_REPOSITORY}:demo{_CPU}", WORKER_REPOSITORY, suffix=_CPU)
 
 
 def install(cluster: Cluster) -> None:
     with step("installing the chart"):
-        operator_repository, operator_tag = OPERATOR_IMAGE.split(":")
-        worker_repository, worker_tag = WORKER_IMAGE.removesuffix("-cpu").split(":")
         values = {
-            "image.repository": operator_repository,
-            "image.tag": operator_tag,
-            "workerImage.repository": worker_repository,
-            "workerImage.tag": worker_tag,
+            "image.repository": OPERATOR_REPOSITORY,
+            "image.tag": operator_image().partition(":")[2],
+            "workerImage.repository": WORKER_REPOSITORY,
+            "workerImage.tag": worker_image().partition(":")[2].removesuffix(_CPU),
         }
         options = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        cluster.run(
-            *("helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE),
-            *("--create-namespace", "--wait", "--timeout", "3m", *options),
-        )
+        here = ("--namespace", OPERATOR_NAMESPACE)
+        if RELEASE in cluster.run("helm", "list", "--pending", "--short", *here).split():
+            # Helm refuses to touch a release on which an interrupted command left its mark.
+            cluster.run("helm", "uninstall", RELEASE, *here, "--wait")
+        try:
+            cluster.run(
+                *("helm", "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *here),
+                *("--wait", "--timeout", "3m", *options),
+            )
+        except RuntimeError as error:
+            pods = cluster.run("kubectl", "get", "pods", *here)
+            logs = cluster.run(
+                *("kubectl", "logs", *here, "--prefix", "--tail=5", "--all-containers"),
+                *("-l", f"app.kubernetes.io/instance={RELEASE}"),
+                check=False,
+            )
+            raise RuntimeError(f"{error}\n{pods}{logs}") from error
 
 
 def apply_quickstart(cluster: Cluster) -> None:

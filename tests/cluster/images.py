@@ -76,6 +76,14 @@ def build(dockerfile: Path, tag: str, *, arguments: Mapping[str, str]) -> None:
     docker("build", *options, "--tag", tag, "--file", dockerfile, dockerfile.parent, log=log)
 
 
+def tag_by_content(tag: str, repository: str, *, suffix: str = "") -> str:
+    """Give the image `tag` a second tag made of its identity, and return that."""
+    identity = docker("image", "inspect", "--format", "{{.Id}}", tag).strip().removeprefix("sha256:")[:12]
+    named = f"{repository}:{identity}{suffix}"
+    docker("tag", tag, named)
+    return named
+
+
 def size_mb(tag: str) -> float:
     return int(docker("image", "inspect", "--format", "{{.Size}}", tag)) / 1e6
 
