@@ -42,7 +42,11 @@ async def run(settings: Settings, own_namespace: str, port: int) -> None:
         watches = Watches(server, store, applier, queue, heartbeat)
         QUEUE_DEPTH.set_function(lambda: queue.depth)
         DEAF_SECONDS.set_function(lambda: heartbeat.deaf_for)
-        async with serve(port, lambda: heartbeat.alive, watches.synced.is_set), asyncio.TaskGroup() as group:
+        async with (
+            serve(port, lambda: heartbeat.alive, watches.synced.is_set) as bound,
+            asyncio.TaskGroup() as group,
+        ):
+            logger.info("probes and metrics on port %d", bound)
             tasks = [
                 group.create_task(heartbeat.run()),
                 group.create_task(_work(watches, queue)),

@@ -24,7 +24,8 @@ from tests.unit.operator.builders import manifest, pool
 RENDERINGS = Path(__file__).parent / "renderings"
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-CARDS = sorted(Settings().catalogue.cards)
+SETTINGS = Settings()
+CARDS = sorted(SETTINGS.catalogue.cards)
 OVERRIDES = {
     "overrides": manifest(
         image="registry.example/worker:1",
@@ -64,7 +65,7 @@ SERVICES: dict[str, Any] = {f"card-{card}": manifest(pools=[pool(card=card)]) fo
 @pytest.mark.parametrize("name", SERVICES)
 def test_children_are_as_reviewed(name: str) -> None:
     path = RENDERINGS / f"{name}.yaml"
-    rendered = render([SERVICES[name]], Settings())
+    rendered = render([SERVICES[name]], SETTINGS)
     if os.environ.get("UPDATE_RENDERINGS"):
         path.write_text(rendered)
     assert rendered == path.read_text()
@@ -76,7 +77,7 @@ def test_no_rendering_is_left_over() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_pods_pass_pod_security_restricted(name: str) -> None:
-    for child in children(plan(CosyVoiceService.parse(SERVICES[name]), Settings())):
+    for child in children(plan(CosyVoiceService.parse(SERVICES[name]), SETTINGS)):
         if child["kind"] != "Deployment":
             continue
         pod = child["spec"]["template"]["spec"]
@@ -90,7 +91,7 @@ def test_pods_pass_pod_security_restricted(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_replicas_are_nobodys_in_what_is_applied(name: str) -> None:
-    for child in children(plan(CosyVoiceService.parse(SERVICES[name]), Settings())):
+    for child in children(plan(CosyVoiceService.parse(SERVICES[name]), SETTINGS)):
         assert "replicas" not in child["spec"]
 
 
@@ -123,8 +124,8 @@ _SPECS = st.builds(
 @settings(max_examples=25, deadline=None)
 @given(_NAMES, _SPECS)
 def test_the_same_spec_gives_the_same_children_under_legal_names(name: str, spec: dict[str, Any]) -> None:
-    first = children(plan(CosyVoiceService.parse(manifest(name, **spec)), Settings()))
-    second = children(plan(CosyVoiceService.parse(manifest(name, **spec)), Settings()))
+    first = children(plan(CosyVoiceService.parse(manifest(name, **spec)), SETTINGS))
+    second = children(plan(CosyVoiceService.parse(manifest(name, **spec)), SETTINGS))
     assert first == second
     keys = [(child["kind"], child["metadata"]["name"]) for child in first]
     assert len(keys) == len(set(keys))
