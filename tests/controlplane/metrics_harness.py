@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 import subprocess
 import sys
 import time
@@ -376,3 +377,26 @@ async def eventually(
             return
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what()}"
         await asyncio.sleep(0.2)
+
+
+class Client:
+    """An HTTPS client of one replica or of kube-apiserver, with a client certificate or without."""
+
+    def __init__(self, server_ca: str, certificate: Path | None = None) -> None:
+        self._context = ssl.create_default_context(cadata=server_ca)
+        self._context.check_hostname = False  # a replica's certificate is for its Service, and it is reached by address
+        if certificate:
+            self._context.load_cert_chain(certificate.with_suffix(".crt"), certificate.with_suffix(".key"))
+
+    async def get(self, url: str, **headers: str) -> tuple[int, Any]:
+        """Status and parsed JSON. Raises aiohttp.ClientError where TLS fails."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, ssl=self._context, headers={k.replace("_", "-"): v for k, v in headers.items()}) as answer,
+        ):
+            return answer.status, await answer.json(content_type=None)
+
+
+def certificate_of(port: int) -> str:
+    """PEM of the certificate that is shown on a port of this machine."""
+    return ssl.get_server_certificate(("127.0.0.1", port))
