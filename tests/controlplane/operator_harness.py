@@ -53,7 +53,7 @@ class OperatorProcess:
         self._kubeconfig = plane.kubeconfig_for(USER, GROUPS)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, timeout: float = 60) -> None:
         """Return once it has listed everything and works."""
         python_path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "contract"))
         with self.log.open("ab") as log:
@@ -75,7 +75,7 @@ class OperatorProcess:
             assert port is not None, text
             self.port = int(port[1])
 
-        eventually(listed, timeout=60)
+        eventually(listed, timeout)
 
     def stop(self) -> int:
         """End it as a kubelet would; returns its exit status."""
@@ -87,6 +87,11 @@ class OperatorProcess:
             self._process.kill()
             self._process.wait()
             raise
+
+    def wait(self, timeout: float) -> int:
+        """Exit status of a process that is expected to end by itself. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None
+        return self._process.wait(timeout)
 
     def requests(self) -> list[str]:
         """Every request so far but watches and the beats of its own Lease, as `verb URI`."""
