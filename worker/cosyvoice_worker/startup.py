@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 
+from cosyvoice_worker.audio.recordings import decode_recording
 from cosyvoice_worker.device.card import card_mismatch
 from cosyvoice_worker.device.nvml import Gpu
 from cosyvoice_worker.device.select import DeviceError, select_device
+from cosyvoice_worker.engine.frontend.recording import MAX_SECONDS
 from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.modules.build import LoadedModel
+from cosyvoice_worker.engine.requests import Voice
 from cosyvoice_worker.engine.voices import VoiceBook
 from cosyvoice_worker.lifecycle import Engine
 from cosyvoice_worker.models.directory import ModelDirectoryError, open_directory
@@ -49,7 +52,7 @@ def open_gpu(settings: Settings, device: torch.device) -> Gpu | None:
 
 
 async def load_engine(settings: Settings) -> Engine:
-    """Raises DeviceError, NvmlError, ModelDirectoryError, TensorFileError, PromptError."""
+    """Raises DeviceError, NvmlError, ModelDirectoryError, TensorFileError, TokenizerError, RecordingError."""
     device, dtype = select_device(settings.device, settings.precision)
     gpu = open_gpu(settings, device)
     model = await asyncio.to_thread(_load_model, settings, device, dtype)
@@ -64,8 +67,22 @@ async def load_engine(settings: Settings) -> Engine:
             queue_seconds=settings.queue_seconds,
         ),
     )
-    voices = list(service.voices.values())
+    voices = list(service.voices.values()) or [await asyncio.to_thread(default_voice, settings, model)]
     return Engine(service, VoiceBook(voices), gpu)
+
+
+def default_voice(settings: Settings, model: LoadedModel) -> Voice:
+    """A voice of the recording that the image carries, for models that bring none."""
+    folder = settings.default_prompt_dir
+    try:
+        recording = decode_recording((folder / "default.wav").read_bytes(), MAX_SECONDS)
+        text = (folder / "default.txt").read_text().strip()
+    except FileNotFoundError as error:
+        raise ModelDirectoryError(
+            f"the model brings no voice (spk2info.pt) and there is no {error.filename}; "
+            f"set COSYVOICE_DEFAULT_PROMPT_DIR to a folder with default.wav and default.txt"
+        ) from None
+    return model.recordings.voice("default", torch.from_numpy(recording.pcm), recording.sample_rate, text)
 
 
 def _load_model(settings: Settings, device: torch.device, dtype: torch.dtype) -> LoadedModel:

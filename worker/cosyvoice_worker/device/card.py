@@ -16,7 +16,7 @@ class _Card:
     """Memory of the whole device, from, to: tells the two A100 apart."""
 
 
-# Product names as NVML writes them: "Tesla T4", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB"; older drivers leave out the vendor.
+# Product names as NVML writes them: "Tesla T4", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB"; older drivers drop the vendor.
 # Cards that a user adds to the catalogue have no row here and are not checked.
 _CARDS = {
     "T4": _Card(r"\bT4\b"),
