@@ -1,4 +1,4 @@
-"""The APIServices: made where nobody else is, kept right, and gone with the release, so that no namespace hangs on them."""
+"""The APIServices: made where nobody else is, kept right, and gone with the release, lest a namespace hang on them."""
 
 from __future__ import annotations
 
