@@ -26,7 +26,9 @@ def test_a_whole_sentence_is_what_the_official_code_gives(speed: float) -> None:
     assert torch.equal(out, F.interpolate(MEL[None], size=int(237 / speed), mode="linear")[0])
 
 
-@given(st.sampled_from([0.25, 0.5, 0.8, 1.0, 1.1, 1.5, 2.0, 3.7]), st.lists(st.integers(1, 236), min_size=1, max_size=6))
+@given(
+    st.sampled_from([0.25, 0.5, 0.8, 1.0, 1.1, 1.5, 2.0, 3.7]), st.lists(st.integers(1, 236), min_size=1, max_size=6)
+)
 def test_pieces_join_to_one_curve(speed: float, cuts: list[int]) -> None:
     torch.testing.assert_close(in_pieces(speed, cuts), in_pieces(speed, [100]))
 

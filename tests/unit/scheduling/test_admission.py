@@ -24,7 +24,7 @@ def test_a_full_queue_refuses_and_says_when_the_work_will_be_done() -> None:
 def test_who_would_wait_longer_than_the_deadline_is_refused_at_once_though_the_queue_has_room() -> None:
     slow = Occupancy(running=4, queued=1, backlog_seconds=51, capacity=5)
     assert refusal(slow, BOUNDS) == Refusal("QueueFull", retry_after=11.0)
-    assert refusal(replace(slow, running=3, queued=0), BOUNDS) is None, "a free place needs no queue"
+    assert refusal(replace(slow, running=1, queued=2), BOUNDS) is None, "a free place needs no queue"
     assert expired(BOUNDS, waited=10.1)
     assert not expired(BOUNDS, waited=9.9)
 
@@ -34,10 +34,10 @@ def test_draining_refuses_all() -> None:
 
 
 def test_memory_guard_makes_new_work_wait_but_never_blocks_an_idle_worker() -> None:
-    guarded = replace(FULL, running=2, queued=1, memory_guard=True)
+    guarded = replace(FULL, running=2, queued=2, memory_guard=True)
     assert not may_start(guarded, BOUNDS, waited=100, stuttering=False)
     assert may_start(replace(guarded, running=0), BOUNDS, waited=0, stuttering=False)
-    refused = refusal(replace(guarded, queued=8), BOUNDS)
+    refused = refusal(replace(guarded, queued=10), BOUNDS)
     assert refused is not None
     assert refused.reason == "MemoryGuard"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -114,7 +114,7 @@ class Engine:
         sequence.phase = Phase.WAITING
         self.counters.preempted += 1
 
-    # --- tokens ---------------------------------------------------------------------------------------------------------
+    # --- tokens -------------------------------------------------------------------------------------------------------
 
     def _speak(self, step: Step) -> Iterator[Event]:
         began = self.clock()
@@ -149,7 +149,7 @@ class Engine:
             sequence.phase = Phase.FINISHING
             sequence.complete_at = self.clock()
 
-    # --- audio ----------------------------------------------------------------------------------------------------------
+    # --- audio --------------------------------------------------------------------------------------------------------
 
     def _sound(self, windows: list[Window]) -> Iterator[Event]:
         began = self.clock()
@@ -192,7 +192,7 @@ class Engine:
         self.end(job)
         yield Finished(job)
 
-    # --- faults ---------------------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------------------
 
     def _fail(self, job: Job, reason: str) -> Failed:
         self.end(job)

@@ -154,5 +154,5 @@ class LlmRunner:
             self._to_device(position),
         )
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -37,7 +37,7 @@ class Limits:
     max_batch_frames: int
     """Mel frames in one flow batch, prompts and padding included; one window may exceed it alone."""
     rider_frames: int
-    """Frames up to which an urgent flow batch is filled with windows that could wait: what the device does at no cost."""
+    """Frames up to which an urgent flow batch is filled with windows that could wait: what costs the device no time."""
     urgent_seconds: float
     """A window is urgent when its stream has less than that in hand: about what a flow batch takes."""
 
@@ -148,7 +148,7 @@ def _prefill(sequences: list[Sequence], need: Need, limits: Limits, free_blocks:
 
 
 def _windows(
-    sequences: list[Sequence], need: Need, now: float, limits: Limits, chunking: Chunking, llm_works: bool
+    sequences: list[Sequence], need: Need, now: float, limits: Limits, chunking: Chunking, *, llm_works: bool
 ) -> tuple[Window, ...]:
     """The flow batch. Urgent windows go at once; others when they fill a batch or the LLM has nothing to do."""
     urgent: list[Window] = []
@@ -200,5 +200,7 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
     latest = (prompt + have - chunking.lookahead) // chunking.chunk * chunking.chunk - prompt
     if latest < earliest:
         return None
-    boundary = min(latest, max(earliest, (prompt + done + chunking.longest) // chunking.chunk * chunking.chunk - prompt))
+    boundary = min(
+        latest, max(earliest, (prompt + done + chunking.longest) // chunking.chunk * chunking.chunk - prompt)
+    )
     return Window(sequence, boundary + chunking.lookahead, boundary, final=False)

@@ -1,4 +1,4 @@
-"""The state of the work: a `Job` is an accepted request, a `Sequence` one sentence of it. Nothing here computes tensors.
+"""The state of the work: a `Job` is an accepted request, a `Sequence` one sentence of it. No tensors are computed here.
 
 The scheduler reads this state and decides; the runner carries the decision out and writes the state. Both work in the
 engine's thread, so there are no locks.
@@ -106,10 +106,11 @@ class Job:
         return self.first_audio + self.delivered_seconds - now
 
     def in_hand_at(self, sequence: Sequence, now: float) -> float:
-        """The same at the moment when `sequence` comes to be played: what earlier sentences still give is in hand too."""
-        ahead = sum(
-            len(s.tokens) - s.boundary for s in self.sentences[self.delivered_sentences : sequence.index]
-        ) / TOKENS_PER_SECOND
+        """The same when `sequence` comes to be played: what earlier sentences still give is in hand too."""
+        ahead = (
+            sum(len(s.tokens) - s.boundary for s in self.sentences[self.delivered_sentences : sequence.index])
+            / TOKENS_PER_SECOND
+        )
         return self.in_hand(now) + ahead
 
     def may_start(self, sequence: Sequence) -> bool:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
+from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.modules.flow import MAX_FRAMES
 from cosyvoice_worker.engine.scheduler import FRAMES_PER_TOKEN, Chunking, Limits
 
-if TYPE_CHECKING:
-    from cosyvoice_worker.engine.modules.build import LoadedModel
-
 LONGEST_SENTENCE = 4096
-"""Positions of one sentence: 30 s of prompt (750), 150 tokens of text, and what 20 speech tokens for each of 150 give."""
+"""Positions of one sentence: 30 s of prompt (750), 150 tokens of text, 20 speech tokens for each of those."""
 TYPICAL_SENTENCE = 1024
 """Positions that a sentence is expected to need, prompt included; the cache is made for that many per slot."""
 

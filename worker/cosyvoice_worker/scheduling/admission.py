@@ -52,8 +52,9 @@ def refusal(now: Occupancy, bounds: Bounds) -> Refusal | None:
     retry_after = float(math.ceil(min(max(work, SHORTEST_RETRY), LONGEST_RETRY)))
     if now.draining:
         return Refusal("Draining", SHORTEST_RETRY)
-    waits = now.queued > 0 or now.running >= bounds.max_running
-    if waits and (now.queued >= bounds.max_queued or work > bounds.queue_seconds):
+    # What was just queued and finds a free place at the next step does not wait.
+    waiting = now.running + now.queued - bounds.max_running
+    if waiting >= bounds.max_queued or (waiting >= 0 and work > bounds.queue_seconds):
         return Refusal("MemoryGuard" if now.memory_guard else "QueueFull", retry_after)
     return None
 

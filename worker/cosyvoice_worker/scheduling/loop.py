@@ -82,7 +82,7 @@ class EngineLoop:
         self.speech_rate = SpeechRate()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    # --- from any thread ------------------------------------------------------------------------------------------------
+    # --- from any thread ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._thread.start()
@@ -163,7 +163,7 @@ class EngineLoop:
     def _estimate(self, job: Job) -> float:
         return self.speech_rate.estimate(sum(len(s.text_ids) for s in job.sentences)) / job.request.speed
 
-    # --- the engine's thread --------------------------------------------------------------------------------------------
+    # --- the engine's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -199,9 +199,7 @@ class EngineLoop:
                 t.job.first_audio is not None and t.job.request.streaming and t.job.in_hand(now) < STUTTER_SECONDS
                 for t in self._running.values()
             )
-            if not may_start(
-                self._occupancy(), self._bounds, waited=now - first.job.arrived, stuttering=stuttering
-            ):
+            if not may_start(self._occupancy(), self._bounds, waited=now - first.job.arrived, stuttering=stuttering):
                 break
             self._queue.popleft()
             self._running[first.job] = first
@@ -232,14 +230,14 @@ class EngineLoop:
             return
         job = event.job
         text_tokens = sum(len(s.text_ids) for s in job.sentences)
+        with self._changed:
+            self._end(ticket)
         if isinstance(event, Failed):
             ticket.sink.put(SynthesisFailed(event.reason))
         else:
             self._crashes = 0
             self.speech_rate.learn(text_tokens, job.delivered_seconds * job.request.speed)
             ticket.sink.put(Usage(text_tokens, job.speech_tokens, job.delivered_seconds))
-        with self._changed:
-            self._end(ticket)
 
     def _end(self, ticket: Ticket) -> None:
         """Out of the books; demand learns what it came to."""
@@ -267,4 +265,3 @@ class EngineLoop:
                 self._end(ticket)
             if self._stopping:
                 self._queue.clear()
-

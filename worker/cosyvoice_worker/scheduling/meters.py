@@ -48,7 +48,7 @@ class DemandMeter:
             self._refused_by_key[retry_key] = asked
 
     def demand(self, now: float, backlog_seconds: float) -> float:
-        """What was asked for in the last 30 s, accepted or refused, plus the backlog, over 30 s. Exactly 0 when idle."""
+        """What was asked for in the last 30 s, accepted or refused, plus the backlog, over 30 s. Idle is exactly 0."""
         self._forget(now)
         asked = sum(a.seconds for a in self._accepted) + sum(a.seconds for a in self._refused)
         return (asked + backlog_seconds) / DEMAND_SECONDS
@@ -101,15 +101,18 @@ class CapacityMeter:
 class SpeechRate:
     """Audio seconds per text token, learnt from what was spoken, to tell a request's length before it is made."""
 
-    # English in Qwen's vocabulary: about 3.5 text tokens a second. Only the value until the first sentences are spoken.
     _FIRST = 0.28
-    _WEIGHT = 0.05
+    """English in Qwen's vocabulary: about 3.5 text tokens a second. Stands until the first request is spoken."""
+    _LEAST_WEIGHT = 0.05
 
     def __init__(self) -> None:
         self._seconds_per_token = self._FIRST
+        self._learnt = 0
 
     def estimate(self, text_tokens: int) -> float:
         return text_tokens * self._seconds_per_token
 
     def learn(self, text_tokens: int, seconds: float) -> None:
-        self._seconds_per_token += self._WEIGHT * (seconds / text_tokens - self._seconds_per_token)
+        self._learnt += 1
+        weight = max(self._LEAST_WEIGHT, 1 / self._learnt)
+        self._seconds_per_token += weight * (seconds / text_tokens - self._seconds_per_token)

@@ -1,9 +1,9 @@
 """The one object that the HTTP API talks to: takes requests, gives audio, tells how loaded it is.
 
-    service = SpeechService(model, Options(model_name="DemoEnglish"))
-    await service.start()
-    stream = service.submit(request)            # Refused at once when full or draining
-    async for pcm in stream: ...                # float32 in -1..1, (n,), at service.sample_rate
+service = SpeechService(model, Options(model_name="DemoEnglish"))
+await service.start()
+stream = service.submit(request)            # Refused at once when full or draining
+async for pcm in stream: ...                # float32 in -1..1, (n,), at service.sample_rate
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,14 +20,12 @@ from cosyvoice_worker.engine.audio_runner import AudioRunner
 from cosyvoice_worker.engine.engine import Counters, Engine
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.llm_runner import LlmRunner
+from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.requests import Reading, SynthesisRequest, Voice
 from cosyvoice_worker.engine.sizing import Sizing, size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
 from cosyvoice_worker.scheduling.stream import SpeechStream
-
-if TYPE_CHECKING:
-    from cosyvoice_worker.engine.modules.build import LoadedModel
 
 __all__ = ["Options", "SpeechService", "SpeechStream"]
 
@@ -102,7 +99,7 @@ class SpeechService:
         return samples / self.sample_rate / (time.monotonic() - began)
 
     def submit(self, request: SynthesisRequest) -> SpeechStream:
-        """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it can never be made."""
+        """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it cannot be made."""
         return self._submit(request, metered=True)
 
     def _submit(self, request: SynthesisRequest, *, metered: bool) -> SpeechStream:
