@@ -77,8 +77,7 @@ def make_cluster(name: str = kind.DEFAULT_NAME) -> Cluster:
     prepare()
     cluster = kind.up(name)
     for tag in (operator_image(), worker_image()):
-        with step(f"loading {tag} ({images.size_mb(tag):.0f} MB) into the cluster"):
-            cluster.load(tag)
+        cluster.load(tag)
     return cluster
 
 

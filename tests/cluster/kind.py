@@ -43,8 +43,12 @@ class Cluster:
         return done.stdout
 
     def load(self, tag: str) -> None:
-        """Bring an image from the engine onto the node; does nothing when it is there."""
-        _kind("load", "docker-image", tag, "--name", self.name)
+        """Bring an image from the engine onto the node, unless it is there; its tag must change with its content."""
+        node = f"{self.name}-control-plane"
+        there = engine.docker("exec", node, "ctr", "--namespace=k8s.io", "images", "list", "--quiet")
+        if f"docker.io/library/{tag}" not in there.split():
+            with step(f"loading {tag} ({images.size_mb(tag):.0f} MB) into cluster {self.name}"):
+                _kind("load", "docker-image", tag, "--name", self.name)
 
 
 def up(name: str = DEFAULT_NAME) -> Cluster:
