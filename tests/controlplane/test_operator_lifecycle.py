@@ -26,7 +26,7 @@ def test_children_go_with_their_service(operator: OperatorProcess, home: Namespa
     home.apply(service())
     home.converged("hello")
     home.kubectl("delete", "cosyvoiceservice", "hello", "--timeout=10s")
-    eventually(lambda: gone(home))
+    eventually(lambda: gone(home), timeout=120)  # the garbage collector looks for new kinds of owners every 30 s
     with quiet(operator):
         pass
 
