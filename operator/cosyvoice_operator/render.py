@@ -11,7 +11,7 @@ from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import KIND, CosyVoiceService
 from cosyvoice_operator.api.settings import Settings
 from cosyvoice_operator.desired.children import children
-from cosyvoice_operator.desired.plan import plan
+from cosyvoice_operator.plan import plan
 
 
 def render(documents: Iterable[Any], settings: Settings) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosyvoice_operator.desired.plan import child_name
+from cosyvoice_operator.plan import child_name
 from tests.controlplane.operator_harness import Namespace, OperatorProcess, eventually, quiet, service
 
 pytestmark = pytest.mark.controlplane

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosyvoice_operator.desired.plan import child_name
+from cosyvoice_operator.plan import child_name
 from tests.controlplane.operator_harness import Namespace, OperatorProcess, eventually, quiet, service
 
 pytestmark = pytest.mark.controlplane

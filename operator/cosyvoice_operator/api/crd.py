@@ -86,7 +86,8 @@ def _structural(root: dict[str, Any]) -> dict[str, Any]:
 def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     schema = _resolved(schema, defs)
     if schema.get("x-kubernetes-int-or-string"):
-        return {key: value for key, value in schema.items() if key in ("x-kubernetes-int-or-string", "pattern", "maxLength")}
+        kept = ("x-kubernetes-int-or-string", "pattern", "maxLength")
+        return {key: schema[key] for key in kept if key in schema}
     result = {key: schema[key] for key in _KEPT if schema.get(key) is not None}
     result.update({key: value for key, value in schema.items() if key.startswith("x-kubernetes-")})
     if "const" in schema:

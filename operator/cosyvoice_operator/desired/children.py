@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cosyvoice_operator.desired.disruption import budget
 from cosyvoice_operator.desired.metadata import Manifest
-from cosyvoice_operator.desired.plan import Plan
 from cosyvoice_operator.desired.scaling import autoscaler
 from cosyvoice_operator.desired.service import service
 from cosyvoice_operator.desired.workers import deployment
+from cosyvoice_operator.plan import Plan
 
 
 def children(plan: Plan) -> list[Manifest]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_selector
-from cosyvoice_operator.desired.plan import Plan, PoolPlan
+from cosyvoice_operator.plan import Plan, PoolPlan
 
 
 def budget(plan: Plan, pool: PoolPlan) -> Manifest:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cosyvoice_contract import LABEL_CARD, LABEL_MANAGED_BY, LABEL_POOL, LABEL_SERVICE, MANAGED_BY
 from cosyvoice_operator.api.service import API_VERSION, KIND
-from cosyvoice_operator.desired.plan import Plan, PoolPlan
+from cosyvoice_operator.plan import Plan, PoolPlan
 
 Manifest = dict[str, Any]
 

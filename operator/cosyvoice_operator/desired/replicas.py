@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosyvoice_operator.desired.plan import PoolPlan
+from cosyvoice_operator.plan import PoolPlan
 
 
 def replicas_to_set(pool: PoolPlan, autoscaled: bool, *, new: bool, current: int) -> int | None:

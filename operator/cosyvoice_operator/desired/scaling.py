@@ -8,7 +8,7 @@ from cosyvoice_contract import SIGNAL_METRICS
 from cosyvoice_operator.api.kubernetes import ScalingRules
 from cosyvoice_operator.api.service import Signal
 from cosyvoice_operator.desired.metadata import Manifest, metadata
-from cosyvoice_operator.desired.plan import Plan, PoolPlan
+from cosyvoice_operator.plan import Plan, PoolPlan
 
 # Kubernetes' own default adds four pods every 15 s, which overshoots while GPUs and models take minutes to come.
 _SCALE_UP: Manifest = {

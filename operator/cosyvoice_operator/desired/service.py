@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cosyvoice_contract import LABEL_SERVICE
 from cosyvoice_operator.desired.metadata import Manifest, metadata
-from cosyvoice_operator.desired.plan import Plan
+from cosyvoice_operator.plan import Plan
 
 
 def service(plan: Plan) -> Manifest:
@@ -23,10 +23,3 @@ def service(plan: Plan) -> Manifest:
             ],
         },
     }
-
-
-def url(plan: Plan) -> str:
-    """Base of the OpenAI API inside the cluster, without `/v1`."""
-    name, namespace = plan.service.metadata.name, plan.service.metadata.namespace
-    port = plan.service.spec.service.port
-    return f"http://{name}.{namespace}.svc" + ("" if port == 80 else f":{port}")

@@ -10,7 +10,7 @@ import cosyvoice_contract as contract
 from cosyvoice_operator.api.kubernetes import Toleration
 from cosyvoice_operator.api.service import ModelSource
 from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_labels, pool_selector
-from cosyvoice_operator.desired.plan import Plan, PoolPlan
+from cosyvoice_operator.plan import Plan, PoolPlan
 
 MODELS_MOUNT = "/models"
 STARTUP_PERIOD_SECONDS = 5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosyvoice_contract import LABEL_POOL, WORKER_CONTAINER
-from cosyvoice_operator.desired.plan import PoolPlan
+from cosyvoice_operator.plan import PoolPlan
 
 Object = Mapping[str, Any]
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import Condition, PoolStatus, Status, StreamsPerWorker, WorkerCount
-from cosyvoice_operator.desired.plan import Plan
-from cosyvoice_operator.desired.service import url
 from cosyvoice_operator.observed import conditions
 from cosyvoice_operator.observed.conditions import Verdict
 from cosyvoice_operator.observed.pools import PoolFacts
+from cosyvoice_operator.plan import Plan
 
 
 def status_of(
@@ -34,7 +33,7 @@ def status_of(
     ]
     status = Status(
         observed_generation=service.metadata.generation,
-        url=url(plan),
+        url=plan.url,
         capacity_streams=sum(pool.capacity_streams for pool in pools),
         workers=f"{sum(pool.ready for pool in pools)}/{sum(pool.desired for pool in pools)}",
         cards=",".join(dict.fromkeys(pool.plan.pool.card for pool in pools)),

@@ -15,10 +15,10 @@ from cosyvoice_operator.cluster.events import Events
 from cosyvoice_operator.cluster.kinds import AUTOSCALER, CHILDREN, COSYVOICE_SERVICE, DEPLOYMENT, POD, Object, kind_of
 from cosyvoice_operator.cluster.store import ServiceKey, Store
 from cosyvoice_operator.desired.children import children
-from cosyvoice_operator.desired.plan import Plan, PoolPlan, plan
 from cosyvoice_operator.desired.replicas import replicas_to_set
 from cosyvoice_operator.observed.pools import PoolFacts, pool_facts
 from cosyvoice_operator.observed.status import changed_conditions, recheck_after, refused_status, status_of
+from cosyvoice_operator.plan import Plan, PoolPlan, plan
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from cosyvoice_contract import LABEL_POOL
 from cosyvoice_operator.api.service import CosyVoiceService
 from cosyvoice_operator.api.settings import Settings
-from cosyvoice_operator.desired.plan import Plan, plan
+from cosyvoice_operator.plan import Plan, plan
 
 Manifest = dict[str, Any]
 

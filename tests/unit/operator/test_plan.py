@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.settings import Settings
-from cosyvoice_operator.desired.plan import CHILD_NAME_MAX, child_name
 from cosyvoice_operator.desired.replicas import replicas_to_set
+from cosyvoice_operator.plan import CHILD_NAME_MAX, child_name
 from tests.unit.operator.builders import planned, pool
 
 

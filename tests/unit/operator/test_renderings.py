@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cosyvoice_operator.api.service import CosyVoiceService
 from cosyvoice_operator.api.settings import Settings
 from cosyvoice_operator.desired.children import children
-from cosyvoice_operator.desired.plan import plan
+from cosyvoice_operator.plan import plan
 from cosyvoice_operator.render import render
 from tests.unit.operator.builders import manifest, pool
 

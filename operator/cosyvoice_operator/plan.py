@@ -45,6 +45,12 @@ class Plan:
     def autoscaled(self) -> bool:
         return self.service.spec.autoscaling.provider != "None"
 
+    @property
+    def url(self) -> str:
+        """Base of the OpenAI API inside the cluster, without `/v1`."""
+        metadata, port = self.service.metadata, self.service.spec.service.port
+        return f"http://{metadata.name}.{metadata.namespace}.svc" + ("" if port == 80 else f":{port}")
+
 
 def plan(service: CosyVoiceService, settings: Settings) -> Plan:
     """Raises SpecError for what schema and CEL cannot see: it takes the catalogue to know."""
