@@ -99,9 +99,16 @@ async def pool(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> A
 
 
 async def test_load_scales_a_pool_up_in_one_step_and_down_when_it_leaves(pool: Pool) -> None:
+    def warnings() -> str:
+        about = f"involvedObject.name={POOL},type=Warning"
+        kubectl = pool.installed.plane.run_kubectl
+        return kubectl("-n", pool.fleet.namespace, "get", "events", "--field-selector", about, "-o", "yaml")
+
+    before = warnings()
     pool.fleet.demand = 4.0
     assert await pool.scales_to(5) == [1, 5]
     await pool.stays_at(5)
+    assert warnings() == before  # the four that came at once never left the autoscaler without a number
     pool.fleet.demand = 0.0
     await pool.scales_to(1)
 

@@ -15,6 +15,8 @@ from cosyvoice_operator.cluster.api_server import ApiServer
 REVIEW_SECONDS = 10
 """How long an answer of the API server about somebody's rights is used again."""
 MAX_REVIEWS = 1000
+AUTHENTICATED = "system:authenticated"
+ANONYMOUS = "system:anonymous"
 
 
 class Headers(Protocol):
@@ -95,8 +97,11 @@ def authenticate(proxy: FrontProxy, certificate: Mapping[str, Any] | None, heade
     user = next((value for name in proxy.username_headers for value in headers.getall(name, []) if value), "")
     if not user:
         raise Unauthenticated(f"no user in {', '.join(proxy.username_headers) or 'any header'}")
-    groups = tuple(value for name in proxy.group_headers for value in headers.getall(name, []))
-    return Caller(user, groups, _extra(proxy, headers))
+    groups = [value for name in proxy.group_headers for value in headers.getall(name, [])]
+    # As every API server does: kube-apiserver's own requests for discovery name no group at all.
+    if user != ANONYMOUS and AUTHENTICATED not in groups:
+        groups.append(AUTHENTICATED)
+    return Caller(user, tuple(groups), _extra(proxy, headers))
 
 
 def _extra(proxy: FrontProxy, headers: Headers) -> tuple[tuple[str, tuple[str, ...]], ...]:

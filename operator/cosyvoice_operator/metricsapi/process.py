@@ -68,10 +68,11 @@ class Process:
         self._settings = settings
         self._api = api
         self._telemetry = Telemetry()
+        self._pods_changed = asyncio.Event()
         self._tls_changed = asyncio.Event()
         self._registration_changed = asyncio.Event()
         ours = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
-        self._pods = Mirror(api, "/api/v1/pods", label_selector=ours)
+        self._pods = Mirror(api, "/api/v1/pods", label_selector=ours, on_change=self._pods_changed.set)
         self._deployments = Mirror(api, DEPLOYMENTS, label_selector=ours)
         self._secret = Mirror(
             api,
@@ -97,6 +98,7 @@ class Process:
             self._mirrors.append(self._own_deployment)
         self._scraper = Scraper(
             self._pods.objects.values,
+            self._pods_changed,
             self._telemetry,
             port=WORKER_PORT,
             interval=settings.scrape_interval,

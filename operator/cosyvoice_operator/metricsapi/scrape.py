@@ -1,11 +1,12 @@
-"""Asks every worker for its load, once per interval, however many callers want to know."""
+"""Asks every worker for its load, once per interval, however many callers want to know; a new one at once."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -43,12 +44,13 @@ def parse_report(body: bytes, *, taken_at: float) -> Reading:
 class Scraper:
     """Holds the last reading of every worker that counts; readings of pods that are gone go with them.
 
-    pods: gives the pods as they are now. interval, timeout: seconds.
+    pods: gives the pods as they are now. pods_changed: set when they may differ. interval, timeout: seconds.
     """
 
     def __init__(
         self,
         pods: Callable[[], Iterable[Object]],
+        pods_changed: asyncio.Event,
         telemetry: Telemetry,
         *,
         port: int,
@@ -57,6 +59,7 @@ class Scraper:
         concurrency: int,
     ) -> None:
         self._pods = pods
+        self._pods_changed = pods_changed
         self._telemetry = telemetry
         self._port = port
         self._interval = interval
@@ -64,6 +67,7 @@ class Scraper:
         self._concurrency = concurrency
         self._readings: dict[str, Reading] = {}
         self._failing: dict[str, str] = {}
+        self._asked: set[str] = set()
         self.first_round = asyncio.Event()
         """Set once every worker was asked once."""
 
@@ -87,14 +91,30 @@ class Scraper:
                 took = time.monotonic() - started
                 self._telemetry.round_seconds.observe(took)
                 self.first_round.set()
-                await asyncio.sleep(max(0.0, self._interval - took))
+                while (left := started + self._interval - time.monotonic()) > 0:
+                    self._pods_changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._pods_changed.wait(), left)
+                        await self.ask_new(session)
 
     async def round(self, session: aiohttp.ClientSession) -> None:
-        """Ask every worker that counts once."""
+        """Ask every worker that counts once, and forget those that do not any more."""
         workers = [pod for pod in self._pods() if counts(pod)]
         alive = {pod["metadata"]["uid"] for pod in workers}
         self._readings = {uid: reading for uid, reading in self._readings.items() if uid in alive}
         self._failing = {uid: why for uid, why in self._failing.items() if uid in alive}
+        self._asked &= alive
+        await self._ask_all(session, workers)
+
+    async def ask_new(self, session: aiohttp.ClientSession) -> None:
+        """Ask the workers that have come since the last round: until then they would count as silent, and many of
+        them at once would leave the autoscaler without a number."""
+        await self._ask_all(
+            session, [pod for pod in self._pods() if pod["metadata"]["uid"] not in self._asked and counts(pod)]
+        )
+
+    async def _ask_all(self, session: aiohttp.ClientSession, workers: Sequence[Object]) -> None:
+        self._asked |= {pod["metadata"]["uid"] for pod in workers}
         queue = iter(workers)
 
         async def ask_next() -> None:

@@ -74,6 +74,10 @@ def application(service: Service) -> web.Application:
         version = request.match_info.get("version")
         return web.json_response(wire.resource_list(version) if version else wire.group())
 
+    async def openapi(request: web.Request) -> web.Response:
+        await _admit(service, request, Access(path=request.path))
+        return web.json_response(wire.openapi_v2() if request.path.endswith("v2") else wire.openapi_v3())
+
     async def metric(request: web.Request) -> web.Response:
         path = request.match_info
         version, namespace, name, metric = path["version"], path["namespace"], path["name"], path["metric"]
@@ -103,6 +107,7 @@ def application(service: Service) -> web.Application:
     versions = f"{{version:{'|'.join(wire.VERSIONS)}}}"
     group = f"/apis/{wire.GROUP}"
     app = web.Application(middlewares=[_errors_as_status(service.telemetry)])
+    app.router.add_get("/openapi/{version:v2|v3}", openapi)
     app.router.add_get("/apis", discover)
     app.router.add_get(group, discover)
     app.router.add_get(f"{group}/{versions}", discover)

@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     where.add_argument("--kubeconfig", help="outside a cluster; default: service account, $KUBECONFIG, ~/.kube/config")
     listen = parser.add_argument_group("ports")
     listen.add_argument("--host", default="", help="address to listen on; default: all")
-    listen.add_argument("--port", type=_port, default=6443, help="HTTPS, for kube-apiserver")
+    listen.add_argument("--port", type=_port, default=10250, help="HTTPS, for kube-apiserver")
     listen.add_argument("--health-port", type=_port, default=8080, help="HTTP: /healthz, /readyz, /metrics")
     scrape = parser.add_argument_group("scraping")
     scrape.add_argument("--scrape-interval", type=_positive, default=5.0, metavar="S")

@@ -81,6 +81,16 @@ def discovery() -> Json:
     }
 
 
+def openapi_v2() -> Json:
+    """OpenAPI 2.0 without a path: kube-apiserver asks every aggregated server and logs an error where there is none."""
+    return {"swagger": "2.0", "info": {"title": GROUP, "version": VERSIONS[0]}, "paths": {}}
+
+
+def openapi_v3() -> Json:
+    """The index of OpenAPI 3 documents, of which there is none."""
+    return {"paths": {}}
+
+
 def value_list(version: str, metric: str, values: Iterable[tuple[Pool, Value]]) -> Json:
     """MetricValueList of `version`."""
     return {

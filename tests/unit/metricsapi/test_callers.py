@@ -19,7 +19,16 @@ def certificate(name: str) -> dict[str, Any]:
 
 def test_the_front_proxy_speaks_for_its_user() -> None:
     caller = authenticate(PROXY, certificate("front-proxy-client"), CIMultiDict(HEADERS))
-    assert (caller.user, caller.groups) == ("hpa", ("a", "b"))
+    assert (caller.user, caller.groups) == ("hpa", ("a", "b", "system:authenticated"))
+
+
+def test_a_user_without_any_group_is_authenticated_all_the_same_but_nobody_is_not() -> None:
+    shown = certificate("front-proxy-client")
+    groups = {
+        user: authenticate(PROXY, shown, CIMultiDict([("X-Remote-User", user)])).groups
+        for user in ("system:kube-aggregator", "system:anonymous")
+    }
+    assert groups == {"system:kube-aggregator": ("system:authenticated",), "system:anonymous": ()}
 
 
 def test_further_attributes_of_the_user_are_passed_on() -> None:

@@ -62,9 +62,13 @@ async def reports(_: web.Request) -> web.Response:
     return web.json_response(REPORT)
 
 
-def scraper(pods: list[dict[str, Any]], port: int, *, timeout: float = 0.3) -> tuple[Scraper, Telemetry]:
+def scraper(
+    pods: list[dict[str, Any]], port: int, *, timeout: float = 0.3, changed: asyncio.Event | None = None
+) -> tuple[Scraper, Telemetry]:
     telemetry = Telemetry()
-    made = Scraper(lambda: pods, telemetry, port=port, interval=5, timeout=timeout, concurrency=16)
+    made = Scraper(
+        lambda: pods, changed or asyncio.Event(), telemetry, port=port, interval=5, timeout=timeout, concurrency=16
+    )
     return made, telemetry
 
 
@@ -101,6 +105,42 @@ async def test_the_last_reading_stays_when_a_worker_falls_silent_and_goes_with_i
         pods.clear()
         await made.round(session)
         assert dict(made.readings) == {}
+
+
+async def test_a_worker_that_comes_between_two_rounds_is_asked_at_once_and_only_once() -> None:
+    old, new = next(addresses), next(addresses)
+    async with (
+        worker(reports, old) as port,
+        worker(reports, new, port),
+        aiohttp.ClientSession() as session,
+    ):
+        pods = [pod(old)]
+        made, telemetry = scraper(pods, port)
+        await made.round(session)
+        pods.append(pod(new))
+        await made.ask_new(session)
+        await made.ask_new(session)
+    assert set(made.readings) == {old, new}
+    assert scrapes(telemetry, "ok") == 2
+
+
+async def test_a_pod_that_changes_wakes_a_running_scraper() -> None:
+    ip = next(addresses)
+    asked, changed = asyncio.Event(), asyncio.Event()
+
+    async def notices(_: web.Request) -> web.Response:
+        asked.set()
+        return web.json_response(REPORT)
+
+    async with worker(notices, ip) as port:
+        pods: list[dict[str, Any]] = []
+        made, _ = scraper(pods, port, changed=changed)
+        running = asyncio.create_task(made.run())
+        await made.first_round.wait()
+        pods.append(pod(ip))
+        changed.set()
+        await asyncio.wait_for(asked.wait(), 1)  # the interval is five seconds
+        running.cancel()
 
 
 async def hangs(_: web.Request) -> web.Response:
