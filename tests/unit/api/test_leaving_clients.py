@@ -1,19 +1,22 @@
 """A client that leaves, or stops reading, takes no more of the worker's time."""
 
+import asyncio
 import json
 import socket
 import time
 
-from tests.unit.api.conftest import Running, eventually, start
-from tests.unit.api.double import SpeechDouble
+import numpy as np
+import pytest
+
+from cosyvoice_worker.api.speech import SpeechResponse
+from cosyvoice_worker.audio.encoders import FORMATS
+from cosyvoice_worker.scheduling.stream import SpeechStream
+from tests.unit.api.conftest import Running, eventually
 
 
-def ask(server: Running, receive_buffer: int | None = None, **body: object) -> socket.socket:
+def ask(server: Running, **body: object) -> socket.socket:
     payload = json.dumps({"input": "hello", "response_format": "pcm", **body}).encode()
-    sock = socket.socket()
-    if receive_buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.connect(("127.0.0.1", server.server.port))
+    sock = socket.create_connection(("127.0.0.1", server.server.port))
     sock.sendall(
         b"POST /v1/audio/speech HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         + f"Content-Length: {len(payload)}\r\n\r\n".encode()
@@ -22,31 +25,58 @@ def ask(server: Running, receive_buffer: int | None = None, **body: object) -> s
     return sock
 
 
-def test_leaving_while_audio_streams_cancels_it_within_100_ms(server, service):
-    service.pieces, service.pause = 1000, 0.05
+def test_leaving_frees_the_engine(server):
     before = server.outcomes("cancelled")
+    with ask(server, input="One sentence after another, and so on and on. " * 40) as sock:
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        assert server.engine.service.reading().running == 1
+    eventually(lambda: server.engine.service.reading().running == 0, seconds=5)
+    assert server.outcomes("cancelled") == before + 1
+
+
+def test_leaving_while_audio_streams_cancels_it_within_100_ms(server, script):
+    script.pieces, script.pause = 1000, 0.05
     with ask(server) as sock:
         assert sock.recv(4096).startswith(b"HTTP/1.1 200 OK")
     left = time.monotonic()
-    eventually(lambda: service.cancelled_at)
-    assert service.cancelled_at[0] - left < 0.1
-    eventually(lambda: server.outcomes("cancelled") == before + 1)
+    eventually(lambda: script.cancelled_at)
+    assert script.cancelled_at[0] - left < 0.1
 
 
-def test_leaving_before_the_first_audio_cancels_it_within_100_ms(server, service):
-    service.pause = 30
+def test_leaving_before_the_first_audio_cancels_it_within_100_ms(server, script):
+    script.pause = 30
     with ask(server):
-        eventually(lambda: service.running)
+        eventually(lambda: script.running)
     left = time.monotonic()
-    eventually(lambda: service.cancelled_at)
-    assert service.cancelled_at[0] - left < 0.1
+    eventually(lambda: script.cancelled_at)
+    assert script.cancelled_at[0] - left < 0.1
 
 
-def test_a_client_that_reads_nothing_is_cut_after_the_stall_time():
-    service = SpeechDouble(pieces=300, piece_seconds=1.0)
-    server = start(service, write_stall_seconds=0.3).wait_ready()
-    try:
-        with ask(server, receive_buffer=4096):
-            eventually(lambda: server.outcomes("cancelled") == 1)
-    finally:
-        server.end()
+class Silent:
+    """Takes note of how a request ended."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def audio(self, seconds: float) -> None:
+        pass
+
+    def ended(self, outcome: str, error: str = "") -> None:
+        self.outcomes.append(outcome)
+
+
+async def test_a_client_that_reads_nothing_is_cut_after_the_stall_time():
+    cancelled = asyncio.Event()
+    stream = SpeechStream(cancelled.set)
+    stream.put(np.zeros(2400, np.float32))
+    account = Silent()
+    response = SpeechResponse(stream, FORMATS["pcm"], sse=False, sample_rate=24000, stall_seconds=0.05, account=account)
+
+    async def nothing_is_read(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    with pytest.raises(Exception, match="stall"):
+        await response({"type": "http"}, asyncio.Event().wait, nothing_is_read)
+    assert cancelled.is_set()
+    assert account.outcomes == ["cancelled"]

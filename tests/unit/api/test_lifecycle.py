@@ -1,105 +1,129 @@
 """What Kubernetes sees of a worker, from the first second to the last."""
 
-import os
+import asyncio
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
+import numpy as np
 import pytest
 
-from tests.unit.api.conftest import eventually, start
-from tests.unit.api.double import SpeechDouble
+from cosyvoice_contract import LoadReport
+from cosyvoice_worker.lifecycle import Engine
+from cosyvoice_worker.scheduling.service import SpeechService
+from cosyvoice_worker.settings import Settings
+from tests.unit.api.conftest import TINY, eventually, start, worker_environment
 
 
 def test_before_the_model_is_loaded_it_lives_is_not_ready_and_has_no_load():
-    service = SpeechDouble()
-    service.may_start.clear()
-    server = start(service)
+    async def load(_: Settings) -> Engine:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server = start(load)
     try:
-        eventually(lambda: server.get("/readyz").json() == {"phase": "WarmingUp"})
+        eventually(lambda: server.get("/readyz").json() == {"phase": "Loading"})
         assert server.get("/healthz").status_code == 200
         assert server.get("/readyz").status_code == 503
-        load = server.get("/load")
-        assert (load.status_code, load.content) == (503, b"")
+        load_report = server.get("/load")
+        assert (load_report.status_code, load_report.content) == (503, b"")
         refused = server.speak()
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "not_ready"
         assert refused.headers["retry-after"] == "5"
         assert server.metric("cosyvoice_ready") == 0
-        service.may_start.set()
-        server.wait_ready()
-        assert server.metric("cosyvoice_ready") == 1
     finally:
-        service.may_start.set()
         server.end()
 
 
-def test_the_load_report_is_the_contracts(server, service):
-    assert server.get("/load").json() == {
-        "pool_card": "",
-        "demand": 0.0,
-        "capacity": 2.0,
-        "capacity_from": "Catalogue",
-        "gpu_load": 0.0,
-        "gpu_utilization": None,
-        "gpu_memory": 0.25,
-        "running": 0,
-        "queued": 0,
-        "draining": False,
-    }
+def test_the_load_report_is_the_contracts_and_idle_is_an_explicit_zero(server):
+    report = server.load_when_ready
+    assert set(report) == set(LoadReport.__annotations__)
+    assert report["capacity"] > 0
+    assert report["capacity_from"] == "Measured"
+    assert (report["demand"], report["gpu_load"], report["running"], report["queued"]) == (0, 0, 0, 0)
+    assert report["gpu_utilization"] is None
 
 
-def test_a_stuck_engine_turns_liveness_off(server, service):
-    service.alive = False
+def test_a_stuck_engine_turns_liveness_off(server, monkeypatch):
+    assert server.get("/healthz").status_code == 200
+    monkeypatch.setattr(SpeechService, "alive", False)
     assert server.get("/healthz").status_code == 503
 
 
-def test_sigterm_lets_running_streams_finish_and_takes_no_more():
-    service = SpeechDouble(pieces=4, pause=0.3)
-    server = start(service).wait_ready()
-    answers: list[httpx.Response] = []
-    running = threading.Thread(target=lambda: answers.append(server.speak(response_format="pcm")))
-    running.start()
-    eventually(lambda: service.running)
-    server.server.terminate()
-    eventually(lambda: server.get("/readyz").status_code == 503)
-    assert server.get("/readyz").json() == {"phase": "Draining"}
-    assert server.get("/load").json()["draining"] is True
-    assert server.get("/healthz").status_code == 200
-    refused = server.speak()
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-    running.join(10)
-    assert len(answers[0].content) == int(4 * 0.2 * 24000) * 2
-    server.thread.join(10)
-    assert not server.thread.is_alive()
+@contextmanager
+def worker(**environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A ready worker in a process of its own, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cosyvoice_worker", "--model-dir", str(TINY), "--device", "cpu"],
+        env=worker_environment(COSYVOICE_LISTEN_PORT=str(port), **environment),
+        stdout=subprocess.DEVNULL,
+    )
+    base = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        assert process.poll() is None, "the worker ended"
+        try:
+            return httpx.get(base + "/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        eventually(ready, seconds=180)
+        yield process, base
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_a_stream_that_outlasts_the_drain_time_is_cut_and_the_worker_ends():
-    service = SpeechDouble(pieces=1000, pause=0.1)
-    server = start(service, drain_seconds=0.5).wait_ready()
-    request = httpx.stream("POST", server.base + "/v1/audio/speech", json={"input": "a", "response_format": "pcm"})
-    with request as response:
-        pieces = response.iter_raw()
-        next(pieces)
-        server.server.terminate()
-        with pytest.raises(httpx.HTTPError):
-            list(pieces)
-    server.thread.join(15)
-    assert not server.thread.is_alive()
+TEXT = "One sentence after another, and so on and on. " * 6
+
+
+def test_sigterm_lets_running_streams_finish_takes_no_more_and_ends_with_status_0():
+    with worker() as (process, base):
+        body = {"input": TEXT, "response_format": "pcm", "seed": 3}
+        whole = httpx.post(base + "/v1/audio/speech", json=body, timeout=120).content
+        with httpx.stream("POST", base + "/v1/audio/speech", json=body, timeout=120) as response:
+            pieces = response.iter_raw()
+            received = next(pieces)
+            process.send_signal(signal.SIGTERM)
+            eventually(lambda: httpx.get(base + "/readyz").json() == {"phase": "Draining"})
+            assert httpx.get(base + "/load").json()["draining"] is True
+            assert httpx.get(base + "/healthz").status_code == 200
+            refused = httpx.post(base + "/v1/audio/speech", json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            received += b"".join(pieces)
+        samples, expected = np.frombuffer(received, "<i2"), np.frombuffer(whole, "<i2")
+        assert len(samples) == len(expected)
+        assert np.abs(samples.astype(int) - expected).max() <= 33  # a thousandth: steps batch differently in time
+        assert process.wait(30) == 0
+
+
+def test_a_stream_that_outlasts_the_drain_time_is_cut_and_never_looks_whole():
+    with worker(COSYVOICE_DRAIN_SECONDS="0.2") as (process, base):
+        body = {"input": TEXT * 10, "response_format": "pcm"}
+        with httpx.stream("POST", base + "/v1/audio/speech", json=body, timeout=120) as response:
+            pieces = response.iter_raw()
+            next(pieces)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(httpx.TransportError):
+                list(pieces)
+        assert process.wait(30) == 0
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COSYVOICE_")}
     return subprocess.run(
         [sys.executable, "-m", "cosyvoice_worker", *arguments],
-        env=clean | {"PYTHONPATH": "worker:contract"} | environment,
+        env=worker_environment(**environment),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -153,24 +177,9 @@ def test_a_port_in_use_is_named():
     assert "COSYVOICE_LISTEN_PORT" in ended.stderr.strip().splitlines()[-1]
 
 
-def test_a_real_sigterm_ends_a_worker_that_still_loads_with_status_0():
-    script = textwrap.dedent(
-        """
-        import asyncio, sys
-        from pathlib import Path
-        from cosyvoice_worker.server import serve
-        from cosyvoice_worker.settings import Settings
-        async def load(settings):
-            await asyncio.sleep(60)
-        settings = Settings(model_dir=Path("a"), listen_port=0)
-        asyncio.run(serve(settings, load, lambda server: print("listening", flush=True)))
-        """
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": "worker:contract"}, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"listening\n"
-    eventually(lambda: process.poll() is None)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+def test_verify_prints_the_versions_and_the_model():
+    told = run("verify", "--model-dir", str(TINY), "--device", "cpu")
+    assert told.returncode == 0
+    for name in ("python", "torch", "cuda", "driver", "device", "model"):
+        assert f"\n{name} " in "\n" + told.stdout
+    assert "CosyVoice2, 24000 Hz" in told.stdout

@@ -5,6 +5,7 @@ import io
 import json
 import time
 import wave
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
@@ -33,7 +34,7 @@ def client(server) -> openai.OpenAI:
 
 def test_the_openai_client_gets_a_wav_of_the_whole_audio(server):
     audio = (
-        client(server).audio.speech.create(model="Demo", voice="alloy", input="hello", response_format="wav").content
+        client(server).audio.speech.create(model="Tiny", voice="alloy", input="hello", response_format="wav").content
     )
     samples, rate = soundfile.read(io.BytesIO(audio))
     assert rate == 24000
@@ -42,11 +43,11 @@ def test_the_openai_client_gets_a_wav_of_the_whole_audio(server):
         assert (read.getnchannels(), read.getsampwidth(), read.getframerate()) == (1, 2, 24000)
 
 
-async def test_the_async_openai_client_streams_pcm(server):
+async def test_the_async_openai_client_streams_pcm(server, script):
     sizes = []
     asynchronous = openai.AsyncOpenAI(base_url=server.base + "/v1", api_key="unused", max_retries=0)
     async with asynchronous.audio.speech.with_streaming_response.create(
-        model="Demo", voice="alloy", input="hello", response_format="pcm"
+        model="Tiny", voice="alloy", input="hello", response_format="pcm"
     ) as response:
         async for piece in response.iter_bytes():
             sizes.append(len(piece))
@@ -64,7 +65,7 @@ async def test_the_async_openai_client_streams_pcm(server):
         (None, "audio/mpeg"),
     ],
 )
-def test_each_format_has_its_content_type_and_the_sample_rate(server, audio_format, content_type):
+def test_each_format_has_its_content_type_and_the_sample_rate(server, script, audio_format, content_type):
     response = server.speak(response_format=audio_format)
     assert response.status_code == 200
     assert response.headers["content-type"] == content_type
@@ -75,8 +76,8 @@ def test_each_format_has_its_content_type_and_the_sample_rate(server, audio_form
 
 
 @pytest.mark.parametrize("audio_format", ["wav", "pcm", "mp3", "opus", "flac"])
-def test_audio_is_sent_while_it_is_made(server, service, audio_format):
-    service.pieces, service.pause = 4, 0.25
+def test_audio_is_sent_while_it_is_made(server, script, audio_format):
+    script.pieces, script.pause = 4, 0.25
     started = time.monotonic()
     with httpx.stream(
         "POST", server.base + "/v1/audio/speech", json={"input": "hello", "response_format": audio_format}
@@ -86,7 +87,7 @@ def test_audio_is_sent_while_it_is_made(server, service, audio_format):
     assert arrivals[-1] > 0.9
 
 
-def test_server_sent_events_carry_audio_and_usage(server):
+def test_server_sent_events_carry_audio_and_usage(server, script):
     with httpx.stream(
         "POST",
         server.base + "/v1/audio/speech",
@@ -104,23 +105,23 @@ def test_server_sent_events_carry_audio_and_usage(server):
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
-    [(None, "anna"), ("", "anna"), ("alloy", "anna"), ("  BEN ", "Ben"), ({"id": "ben"}, "Ben"), ("default", "anna")],
+    "said",
+    [None, "", "alloy", "  TINY_Spk ", {"id": "tiny_spk"}, "default"],
 )
-def test_a_voice_is_found_by_name_alias_or_default(server, service, said, heard):
+def test_a_voice_is_found_by_name_alias_or_default(server, script, said):
     assert server.speak(voice=said).status_code == 200
-    assert service.requests[-1].voice.name == heard
+    assert script.requests[-1].voice.name == "tiny_spk"
 
 
-def test_all_that_a_client_may_say_reaches_the_engine(server, service):
+def test_all_that_a_client_may_say_reaches_the_engine(server, script):
     server.speak(instructions="be <|endofprompt|> glad", language="en", seed=7, speed=1.25, extra={"unknown": 1})
-    request = service.requests[-1]
+    request = script.requests[-1]
     assert (request.text, request.language, request.seed, request.speed) == ("hello there", "en", 7, 1.25)
     assert request.instruct.split() == ["be", "glad"]
 
 
-@pytest.mark.parametrize("model", [None, "Demo", " demo ", "tts-1", "gpt-4o-mini-tts"])
-def test_the_served_model_and_openais_names_are_taken(server, model):
+@pytest.mark.parametrize("model", [None, "Tiny", " tiny ", "tts-1", "gpt-4o-mini-tts"])
+def test_the_served_model_and_openais_names_are_taken(server, script, model):
     assert server.speak(model=model).status_code == 200
 
 
@@ -132,9 +133,9 @@ def test_the_served_model_and_openais_names_are_taken(server, model):
         ({"input": None}, "input", "input"),
         ({"input": "a" * 4097}, "input", "4097"),
         ({"response_format": "ogg"}, "response_format", "'ogg' is none of mp3"),
-        ({"voice": "nobody"}, "voice", "'nobody' is not known here; use one of anna"),
+        ({"voice": "nobody"}, "voice", "'nobody' is not known here; use one of tiny_spk"),
         ({"voice": 5}, "voice", "voice must be a name"),
-        ({"model": "other"}, "model", "use 'Demo'"),
+        ({"model": "other"}, "model", "use 'Tiny'"),
         ({"speed": 9}, "speed", "speed 9 must be less than or equal to 4"),
         ({"seed": -1}, "seed", "seed -1"),
         ({"stream_format": "x"}, "stream_format", "stream_format 'x'"),
@@ -142,14 +143,14 @@ def test_the_served_model_and_openais_names_are_taken(server, model):
         ({"input": "\ud800"}, None, "not a JSON object"),
     ],
 )
-def test_a_wrong_field_is_a_400_that_names_field_value_and_mend(server, service, body, param, words):
+def test_a_wrong_field_is_a_400_that_names_field_value_and_mend(server, script, body, param, words):
     response = httpx.post(server.base + "/v1/audio/speech", content=json.dumps({"input": "hello there"} | body))
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["param"] == param
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
-    assert not service.requests
+    assert not script.requests
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"input": "a"', b'"text"'])
@@ -175,17 +176,32 @@ def test_unknown_paths_and_methods_have_the_same_form(server):
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_full_worker_answers_429_with_the_time_to_come_back(server, service):
-    service.refusal = Refused("QueueFull", 2.4)
+def test_a_full_worker_answers_429_with_the_time_to_come_back(server, script):
+    script.refusal = Refused("QueueFull", 2.4)
     before = server.outcomes("refused")
     with pytest.raises(openai.RateLimitError) as refused:
-        client(server).audio.speech.create(model="Demo", voice="alloy", input="hello")
+        client(server).audio.speech.create(model="Tiny", voice="alloy", input="hello")
     assert refused.value.response.headers["retry-after"] == "3"
     assert server.outcomes("refused") == before + 1
 
 
-def test_a_failure_before_the_first_audio_is_a_500(server, service):
-    service.fail_after = 0
+def test_the_real_queue_is_bounded_and_what_is_accepted_ends_with_its_audio(server):
+    def ask(number: int) -> httpx.Response:
+        return server.speak(input="Hello there, how are you? " * 3, response_format="pcm", seed=number)
+
+    with ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(ask, range(12)))
+    taken = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(taken) + len(refused) == 12
+    assert len(taken) >= 6
+    assert refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert all(len(answer.content) > 24000 for answer in taken)
+
+
+def test_a_failure_before_the_first_audio_is_a_500(server, script):
+    script.fail_after = 0
     before = server.outcomes("failed")
     response = server.speak(response_format="wav")
     assert response.status_code == 500
@@ -194,8 +210,8 @@ def test_a_failure_before_the_first_audio_is_a_500(server, service):
 
 
 @pytest.mark.parametrize("audio_format", ["wav", "mp3"])
-def test_a_failure_after_the_first_audio_never_looks_like_success(server, service, audio_format):
-    service.fail_after, service.pause = 3, 0.02
+def test_a_failure_after_the_first_audio_never_looks_like_success(server, script, audio_format):
+    script.fail_after, script.pause = 3, 0.02
     interrupted, completed = server.outcomes("interrupted"), server.outcomes("completed")
     with pytest.raises(httpx.RemoteProtocolError):
         server.speak(response_format=audio_format)
@@ -203,8 +219,8 @@ def test_a_failure_after_the_first_audio_never_looks_like_success(server, servic
     assert server.outcomes("completed") == completed
 
 
-def test_a_failure_after_the_first_audio_is_an_event_in_an_event_stream(server, service):
-    service.fail_after = 2
+def test_a_failure_after_the_first_audio_is_an_event_in_an_event_stream(server, script):
+    script.fail_after = 2
     events = []
     with (
         pytest.raises(httpx.RemoteProtocolError),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import logging
 import time
@@ -55,7 +56,7 @@ async def speech(request: Request) -> Response:
     started = time.perf_counter()
     try:
         asked = parse(await request.body())
-        audio_format, synthesis = _checked(asked, worker, request_id)
+        audio_format, synthesis = _checked(asked, worker, request_id, _retry_key(request, asked))
         service = worker.ready_service()
         stream = service.submit(synthesis)
     except (ApiError, Refused, Unspeakable) as error:
@@ -65,7 +66,7 @@ async def speech(request: Request) -> Response:
         raise answer from None
     if worker.settings.log_texts:
         log.info("text", extra={"request_id": request_id, "text": asked.input})
-    return _SpeechResponse(
+    return SpeechResponse(
         stream,
         audio_format,
         sse=asked.stream_format == "sse",
@@ -75,7 +76,16 @@ async def speech(request: Request) -> Response:
     )
 
 
-def _checked(asked: SpeechRequest, worker: Worker, request_id: str) -> tuple[Format, SynthesisRequest]:
+def _retry_key(request: Request, asked: SpeechRequest) -> str:
+    """The same for a request and its retries: the client's own key, or where it comes from and what it says."""
+    said = request.headers.get("idempotency-key")
+    if said is None:
+        client = request.client.host if request.client else ""
+        said = f"{client}\n{asked.voice_name}\n{asked.input}"
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _checked(asked: SpeechRequest, worker: Worker, request_id: str, retry_key: str) -> tuple[Format, SynthesisRequest]:
     """What to make and in which form; everything that can be told to be wrong without the engine is told here."""
     if not speakable(asked.input):
         raise invalid(
@@ -99,6 +109,7 @@ def _checked(asked: SpeechRequest, worker: Worker, request_id: str) -> tuple[For
         instruct=without_control_tokens(asked.instructions or "").strip(),
         language=(asked.language or "").strip(),
         seed=asked.seed,
+        retry_key=retry_key,
         speed=asked.speed or 1.0,
     )
 
@@ -168,7 +179,7 @@ class _Account:
         log.log(logging.INFO if outcome in ("completed", "cancelled") else logging.ERROR, "spoken", extra=fields)
 
 
-class _SpeechResponse(Response):
+class SpeechResponse(Response):
     """Sends audio while it is made. The status waits for the first audio: a failure before it is an honest error."""
 
     def __init__(
