@@ -67,7 +67,7 @@ class Scraper:
         self._concurrency = concurrency
         self._readings: dict[str, Reading] = {}
         self._failing: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._asked: dict[str, float] = {}
         self.first_round = asyncio.Event()
         """Set once every worker was asked once."""
 
@@ -80,7 +80,7 @@ class Scraper:
         return self._readings.values()
 
     async def run(self) -> None:
-        """Scrape for ever, a round per interval; a round that takes longer is followed by the next one at once."""
+        """Scrape for ever, a round per interval."""
         # A connection per reading: one kept open would meet the worker's own keep-alive limit and look like silence.
         connector = aiohttp.TCPConnector(limit=self._concurrency, force_close=True)
         # No proxy and no redirects: a pod's address is asked, and nothing else.
@@ -98,13 +98,20 @@ class Scraper:
                         await self.ask_new(session)
 
     async def round(self, session: aiohttp.ClientSession) -> None:
-        """Ask every worker that counts once, and forget those that do not any more."""
+        """Ask every worker that counts once, and forget those that do not any more.
+
+        A round ends with its interval, and those that answered last time come first: however many hang, they take
+        nothing from the freshness of the others. Of those that hang, the one not asked for longest comes first.
+        """
         workers = [pod for pod in self._pods() if counts(pod)]
         alive = {pod["metadata"]["uid"] for pod in workers}
         self._readings = {uid: reading for uid, reading in self._readings.items() if uid in alive}
         self._failing = {uid: why for uid, why in self._failing.items() if uid in alive}
-        self._asked &= alive
-        await self._ask_all(session, workers)
+        self._asked = {uid: when for uid, when in self._asked.items() if uid in alive}
+        workers.sort(key=lambda pod: self._urgency(pod["metadata"]["uid"]))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._interval):
+                await self._ask_all(session, workers)
 
     async def ask_new(self, session: aiohttp.ClientSession) -> None:
         """Ask the workers that have come since the last round: until then they would count as silent, and many of
@@ -113,8 +120,10 @@ class Scraper:
             session, [pod for pod in self._pods() if pod["metadata"]["uid"] not in self._asked and counts(pod)]
         )
 
+    def _urgency(self, uid: str) -> tuple[bool, float]:
+        return uid in self._failing, self._asked.get(uid, 0.0)
+
     async def _ask_all(self, session: aiohttp.ClientSession, workers: Sequence[Object]) -> None:
-        self._asked |= {pod["metadata"]["uid"] for pod in workers}
         queue = iter(workers)
 
         async def ask_next() -> None:
@@ -127,6 +136,7 @@ class Scraper:
 
     async def _ask(self, session: aiohttp.ClientSession, pod: Object) -> None:
         uid, ip = pod["metadata"]["uid"], pod["status"]["podIP"]
+        self._asked[uid] = time.monotonic()
         host = f"[{ip}]" if ":" in ip else ip
         try:
             async with session.get(

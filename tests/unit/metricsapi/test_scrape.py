@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,11 +65,23 @@ async def reports(_: web.Request) -> web.Response:
 
 
 def scraper(
-    pods: list[dict[str, Any]], port: int, *, timeout: float = 0.3, changed: asyncio.Event | None = None
+    pods: list[dict[str, Any]],
+    port: int,
+    *,
+    timeout: float = 0.3,
+    interval: float = 5,
+    concurrency: int = 16,
+    changed: asyncio.Event | None = None,
 ) -> tuple[Scraper, Telemetry]:
     telemetry = Telemetry()
     made = Scraper(
-        lambda: pods, changed or asyncio.Event(), telemetry, port=port, interval=5, timeout=timeout, concurrency=16
+        lambda: pods,
+        changed or asyncio.Event(),
+        telemetry,
+        port=port,
+        interval=interval,
+        timeout=timeout,
+        concurrency=concurrency,
     )
     return made, telemetry
 
@@ -196,6 +210,62 @@ async def test_a_worker_that_hangs_delays_no_other() -> None:
         async with asyncio.timeout(0.8):
             await made.round(session)
     assert set(made.readings) == {quick}
+
+
+def fleet(count: int, net: str) -> list[dict[str, Any]]:
+    return [pod(f"{net}.{n // 250}.{n % 250 + 1}") for n in range(count)]
+
+
+@asynccontextmanager
+async def many_workers(hanging: set[str]) -> AsyncIterator[int]:
+    """One server on every loopback address: as many workers as there are addresses. Those in `hanging` never answer."""
+    body = json.dumps(REPORT)
+    answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if writer.get_extra_info("sockname")[0] in hanging:
+            await reader.read()  # until the client gives up
+        else:
+            writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "0.0.0.0", 0, backlog=512)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_a_round_of_two_thousand_workers_fits_into_half_its_interval() -> None:
+    pods = fleet(2000, "127.31")
+    async with many_workers(set()) as port, aiohttp.ClientSession(connector=force_close()) as session:
+        made, telemetry = scraper(pods, port, timeout=5, interval=30, concurrency=64)
+        started = time.process_time()  # of this process alone, and of its workers: the machine may be busy with others
+        await made.round(session)
+        assert time.process_time() - started < 2.5
+    assert (len(made.readings), scrapes(telemetry, "ok")) == (2000, 2000)
+
+
+async def test_workers_that_hang_take_nothing_from_the_freshness_of_the_others() -> None:
+    pods = fleet(60, "127.32")
+    hanging = {one["status"]["podIP"] for one in pods[:40]}
+    random.Random(0).shuffle(pods)
+    async with many_workers(hanging) as port, aiohttp.ClientSession(connector=force_close()) as session:
+        # All of the hanging ones together take 40 * 0.2 / 4 = 2 s, twice the interval.
+        made, telemetry = scraper(pods, port, timeout=0.2, interval=1, concurrency=4)
+        for _ in range(4):
+            async with asyncio.timeout(2):
+                await made.round(session)
+        before = time.time()
+        await made.round(session)
+        fresh = {uid for uid, reading in made.readings.items() if reading.taken_at >= before}
+    assert fresh == {one["metadata"]["uid"] for one in pods} - hanging
+    assert scrapes(telemetry, "timeout") >= 40  # and every hanging one had its turn
+
+
+def force_close() -> aiohttp.TCPConnector:
+    return aiohttp.TCPConnector(force_close=True, limit=0)
 
 
 @pytest.mark.parametrize(
