@@ -271,7 +271,10 @@ class Fleet:
         (self.started.add if started else self.started.discard)(name)
         status: dict[str, Any] = {
             "phase": "Running",
-            "conditions": [{"type": "Ready", "status": str(started)}],
+            "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": str(started), "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ],
             "containerStatuses": [
                 {
                     "name": WORKER_CONTAINER,
