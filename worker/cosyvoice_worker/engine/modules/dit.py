@@ -136,10 +136,8 @@ class DiT(nn.Module):
         self.norm_out = Modulation(config.dim, 2)
         self.proj_out = nn.Linear(config.dim, mel)
         self.frequencies: Tensor
-        frequencies = 10000.0 ** (
-            -torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu") / config.head_dim
-        )
-        self.register_buffer("frequencies", frequencies, persistent=False)
+        channel = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu")
+        self.register_buffer("frequencies", 1 / 10000.0 ** (channel / config.head_dim), persistent=False)
 
     def forward(self, x: Tensor, t: Tensor, given: Conditions) -> Tensor:
         """Velocity at time t; arguments and result as in `unet.UNet.forward`."""

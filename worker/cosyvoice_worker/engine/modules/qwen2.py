@@ -98,11 +98,9 @@ class SpeechLM(nn.Module):
         self.llm_embedding = nn.Embedding(2, config.hidden) if config.version == 2 else None
         self.speech_embedding = nn.Embedding(self.vocab_size, config.hidden)
         self.llm_decoder = nn.Linear(config.hidden, self.vocab_size, bias=config.version == 2)
-        frequencies = config.rope_theta ** (
-            -torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu") / config.head_dim
-        )
+        channel = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu")
         self.frequencies: Tensor
-        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("frequencies", 1 / config.rope_theta ** (channel / config.head_dim), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """x (N, H) embeddings of all rows flat, positions (N,) int64 in their sequences -> hidden states (N, H)."""
