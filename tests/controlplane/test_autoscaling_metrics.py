@@ -165,6 +165,16 @@ async def test_the_autoscaler_waits_while_the_metrics_api_is_away_and_goes_on_wh
     await pool.scales_to(1)
 
 
+async def test_a_restart_of_the_api_server_is_survived(pool: Pool) -> None:
+    pool.fleet.demand = 1.6
+    await pool.scales_to(2)
+    pool.installed.plane.restart_apiserver()
+    await pool.becomes_active("True", seconds=60)
+    pool.fleet.demand = 3.2
+    await pool.scales_to(4, seconds=60)
+    assert pool.replica.process.poll() is None
+
+
 async def test_gpu_utilization_of_workers_without_a_gpu_is_an_error_that_says_so(pool: Pool) -> None:
     namespace = pool.fleet.namespace
     other = autoscaler(namespace, metric="gpu_utilization")
