@@ -153,6 +153,14 @@ def test_urgent_windows_go_first_and_alone_where_company_costs_time() -> None:
     assert [w.sequence for w in step.windows] == [starving.sentences[0], content.sentences[0]]
 
 
+def test_an_urgent_batch_waits_a_few_tokens_for_another_that_is_about_to_join() -> None:
+    ready, coming, far = running(28), running(25), running(5)
+    assert not plan([ready, coming, far], 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows
+    assert len(plan([ready, far], 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows) == 1
+    long_ready = running(28 + 4)
+    assert len(plan([long_ready, coming], 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows) == 1
+
+
 def test_windows_that_can_wait_do_until_they_fill_a_batch_or_the_llm_rests() -> None:
     content = running(150, in_hand=5.0)
     assert not plan([content], 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows

@@ -68,11 +68,17 @@ class AudioRunner:
 
     def _noise(self, sequence: Sequence) -> Noise:
         draws = sequence.draws(Stage.VOCODER)
-        width = self.vocoder.config.harmonics + 1
-        # v2 was trained with normal noise, v3 runs with uniform noise (research note A4).
-        kind = draws.normal if self.vocoder.config.version == 2 else draws.uniform
+        weight = self.vocoder.m_source.l_linear.weight
+        width = weight.shape[1]
 
-        def noise(first: int, count: int) -> torch.Tensor:
-            return kind(first * width, count * width, self.device).view(count, width)
+        def uniform(first: int, count: int) -> torch.Tensor:
+            return draws.uniform(first * width, count * width, self.device).view(count, width)
 
-        return noise
+        # v2 adds normal noise to each harmonic and then mixes them by a weighted sum. A weighted sum of independent
+        # normals is one normal of the weights' length, so one draw along their direction does for all of them.
+        direction = weight / weight.norm()
+
+        def normal(first: int, count: int) -> torch.Tensor:
+            return draws.normal(first, count, self.device)[:, None] * direction
+
+        return normal if self.vocoder.config.version == 2 else uniform

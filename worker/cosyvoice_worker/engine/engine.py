@@ -51,12 +51,13 @@ class Counters:
     """What the engine has done since it was made, for metrics and the bench."""
 
     steps: int = 0
+    llm_batches: int = 0
     llm_rows: int = 0
     llm_seconds: float = 0.0
     flow_rows: int = 0
     flow_batches: int = 0
     flow_frames: int = 0
-    audio_seconds_spent: float = 0.0
+    sound_seconds: float = 0.0
     speech_tokens: int = 0
     audio_seconds: float = 0.0
     not_finite: int = 0
@@ -136,6 +137,7 @@ class Engine:
                 yield self._fail(sequence.job, "the language model's output was not finite")
             else:
                 self._take(sequence, token)
+        self.counters.llm_batches += 1
         self.counters.llm_rows += len(rows)
         self.counters.llm_seconds += self.clock() - began
 
@@ -170,7 +172,7 @@ class Engine:
         self.counters.flow_rows += len(windows)
         self.counters.flow_batches += 1
         self.counters.flow_frames += sum(w.frames for w in windows)
-        self.counters.audio_seconds_spent += self.clock() - began
+        self.counters.sound_seconds += self.clock() - began
 
     def _hand_out(self, sequence: Sequence, pcm: Pcm) -> Iterator[Event]:
         """Audio leaves in the order of the sentences; that of a later one is held until its turn."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
 from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
-from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
+from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase, Sequence
 
 PLENTY_SECONDS = 10.0
 """A stream with so much audio in hand stands back while another is hungry."""
@@ -20,6 +20,9 @@ HUNGRY_SECONDS = 1.0
 """A stream with less than that in hand is hungry; one that waits for its first audio always is."""
 GATHER_SECONDS = 0.25
 """A whole-sentence decode waits at most that long for company: nobody listens to it yet, and a batch is cheaper."""
+FIRST_PATIENCE, PATIENCE = 4, 12
+"""Steps of the LLM by which an urgent flow batch is put off for one who is about to join; the first where somebody
+waits for a first audio."""
 FRAMES_PER_TOKEN = 2
 
 Need = Callable[[Sequence], float]
@@ -161,11 +164,36 @@ def _windows(
         if not sequence.job.request.streaming:
             pressing = now - sequence.complete_at >= GATHER_SECONDS
         (urgent if pressing else patient).append(window)
-    if urgent:
+    if urgent and not (llm_works and _company_comes(urgent, sequences, need, now, limits, chunking=chunking)):
         return _fill(_fill((), urgent, limits.max_batch_frames), patient, limits.rider_frames)
-    if not llm_works or _padded(patient) >= limits.max_batch_frames:
+    if not urgent and (not llm_works or _padded(patient) >= limits.max_batch_frames):
         return _fill((), patient, limits.max_batch_frames)
     return ()
+
+
+def _company_comes(
+    urgent: list[Window], sequences: list[Sequence], need: Need, now: float, limits: Limits, *, chunking: Chunking
+) -> bool:
+    """Whether an urgent batch is put off for a few steps of the LLM, because another hungry stream is about to join.
+
+    A flow batch takes as long as several such steps, so who just missed it would wait longer than who waits for it.
+    """
+    patience = FIRST_PATIENCE if any(w.sequence.boundary == 0 for w in urgent) else PATIENCE
+    for window in urgent:
+        sequence = window.sequence
+        if sequence.phase is Phase.FINISHING:
+            waited = (now - sequence.complete_at) * TOKENS_PER_SECOND
+        else:
+            waited = -_missing(sequence, chunking)
+        if waited >= patience:
+            return False
+    return any(
+        s.phase is Phase.DECODING
+        and s.job.request.streaming
+        and need(s) < limits.urgent_seconds
+        and 0 < _missing(s, chunking) <= patience
+        for s in sequences
+    )
 
 
 def _fill(batch: tuple[Window, ...], candidates: list[Window], frames: int) -> tuple[Window, ...]:
@@ -191,16 +219,21 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
     complete = sequence.phase is Phase.FINISHING
     if complete and (not sequence.job.request.streaming or have - done <= chunking.longest):
         return Window(sequence, have, have, final=True)
-    if not sequence.job.request.streaming:
+    if not sequence.job.request.streaming or _missing(sequence, chunking) > 0:
         return None
     prompt = len(sequence.job.request.voice.prompt_tokens)
-    # Cuts, as multiples of the chunk from the start of the prompt.
-    wanted = chunking.first if done == 0 else chunking.hop(sequence.hops)
-    earliest = -(-(prompt + done + wanted) // chunking.chunk) * chunking.chunk - prompt
-    latest = (prompt + have - chunking.lookahead) // chunking.chunk * chunking.chunk - prompt
-    if latest < earliest:
-        return None
-    boundary = min(
-        latest, max(earliest, (prompt + done + chunking.longest) // chunking.chunk * chunking.chunk - prompt)
-    )
+    latest = min(have - chunking.lookahead, max(done + chunking.longest, _next_cut(sequence, chunking)))
+    boundary = (prompt + latest) // chunking.chunk * chunking.chunk - prompt
     return Window(sequence, boundary + chunking.lookahead, boundary, final=False)
+
+
+def _next_cut(sequence: Sequence, chunking: Chunking) -> int:
+    """Tokens at the end of the next window at the earliest: its hop, and on to a multiple of the chunk."""
+    prompt = len(sequence.job.request.voice.prompt_tokens)
+    wanted = chunking.first if sequence.boundary == 0 else chunking.hop(sequence.hops)
+    return -(-(prompt + sequence.boundary + wanted) // chunking.chunk) * chunking.chunk - prompt
+
+
+def _missing(sequence: Sequence, chunking: Chunking) -> int:
+    """Tokens that a streamed sentence lacks for its next window; negative: so many more than it needs."""
+    return _next_cut(sequence, chunking) + chunking.lookahead - len(sequence.tokens)
