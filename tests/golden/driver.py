@@ -191,7 +191,8 @@ def speak(model: LoadedModel, tokens: Tensor, prompt: FlowPrompt, speed: float =
     mel = model.flow([window])[0]
     if speed != 1.0:
         mel = F.interpolate(mel[None], size=int(mel.shape[1] / speed), mode="linear")[0]
-    return model.vocoder([mel], [noise])[0]
+    wave: Tensor = model.vocoder([mel], [noise])[0]
+    return wave
 
 
 def speak_in_chunks(model: LoadedModel, tokens: Tensor, prompt: FlowPrompt, hop: int = 25) -> list[Tensor]:
@@ -217,7 +218,8 @@ def source_of(vocoder: Vocoder, mel: Tensor, noise: Noise = silence) -> Tensor:
     f0 = vocoder.f0_predictor(mel[None], lambda x: x)
     samples = mel.shape[1] * vocoder.frame
     before = torch.zeros(1, vocoder.config.harmonics + 1, dtype=torch.float64)
-    return vocoder.m_source(f0, before, torch.tensor([True]), noise(0, samples)[None])[0]
+    source: Tensor = vocoder.m_source(f0, before, torch.tensor([True]), noise(0, samples)[None])[0]
+    return source
 
 
 class CrossFade:
@@ -259,7 +261,7 @@ class Recompute:
 
     def join(self, mel: Tensor, final: bool) -> Tensor:
         self.mel = torch.cat([self.mel, mel], dim=1)
-        speech = self.vocoder([self.mel], [silence])[0]
+        speech: Tensor = self.vocoder([self.mel], [silence])[0]
         speech = speech if final else speech[: -self.HELD * self.vocoder.frame]
         new, self.given = speech[self.given :], len(speech)
         return new
