@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import socket
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator against the cluster of the pod or of the kubeconfig")
     run.add_argument("--own-namespace", default="default", help="where the operator keeps its Lease")
+    run.add_argument("--identity", default=socket.gethostname(), help="unique among the replicas")
     run.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
     run.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     commands.add_parser("crd", help="print the CustomResourceDefinition")
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for every event of every object
         from cosyvoice_operator.runtime.operator import run as run_operator
 
-        asyncio.run(run_operator(settings, chosen.own_namespace, chosen.port))
+        asyncio.run(run_operator(settings, chosen.own_namespace, chosen.identity, chosen.port))
         return 0
     except (SpecError, OSError, yaml.YAMLError) as error:
         print(f"cosyvoice-operator: {error}", file=sys.stderr)

@@ -47,20 +47,21 @@ def install(plane: ControlPlane) -> None:
 class OperatorProcess:
     """`python -m cosyvoice_operator run`, authenticated as the chart's service account."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, identity: str = "operator-0") -> None:
         self.plane = plane
-        self.log = plane.root / "operator.log"
+        self.identity = identity
+        self.log = plane.root / f"{identity}.log"
         self._kubeconfig = plane.kubeconfig_for(USER, GROUPS)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout: float = 60) -> None:
-        """Return once it has listed everything and works."""
+        """Return once it has listed everything."""
         python_path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "contract"))
+        start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            start = log.tell()
             command = [sys.executable, "-m", "cosyvoice_operator", "run", "--port=0"]
             self._process = subprocess.Popen(
-                [*command, f"--own-namespace={OPERATOR_NAMESPACE}"],
+                [*command, f"--own-namespace={OPERATOR_NAMESPACE}", f"--identity={self.identity}"],
                 env=os.environ | {"KUBECONFIG": str(self._kubeconfig), "PYTHONPATH": python_path},
                 stdout=log,
                 stderr=log,
@@ -69,7 +70,8 @@ class OperatorProcess:
         def listed() -> None:
             assert self._process is not None
             text = self.log.read_text()[start:]
-            assert self._process.poll() is None, f"the operator ended:\n{text}"
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the operator ended:\n{text}")
             assert "all kinds are listed" in text, text
             port = re.search(r"probes and metrics on port (\d+)", text)
             assert port is not None, text
@@ -87,6 +89,16 @@ class OperatorProcess:
             self._process.kill()
             self._process.wait()
             raise
+
+    def kill(self) -> None:
+        """End it as a node's death would: without a word."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def leads(self) -> None:
+        """Raises AssertionError unless this replica is the one that works."""
+        assert "cosyvoice_operator_leads 1.0" in self.get("/metrics")[1], f"{self.identity} does not lead"
 
     def wait(self, timeout: float) -> int:
         """Exit status of a process that is expected to end by itself. Raises subprocess.TimeoutExpired."""
@@ -108,6 +120,8 @@ class OperatorProcess:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+        except urllib.error.URLError as error:
+            raise RuntimeError(f"{self.identity} does not answer:\n{self.log.read_text()[-4000:]}") from error
 
 
 class Namespace:

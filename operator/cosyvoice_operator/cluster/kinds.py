@@ -23,9 +23,15 @@ class Kind:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def collection(self, namespace: str) -> str:
+        return f"{self.root}/namespaces/{namespace}/{self.plural}"
+
     def path(self, namespace: str, name: str) -> str:
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}/{name}"
+        return f"{self.collection(namespace)}/{name}"
 
 
 SERVICE: Final = Kind("", "v1", "Service", "services")

@@ -130,7 +130,7 @@ def _container(plan: Plan, pool: PoolPlan) -> Manifest:
             **_probe(contract.PATH_READY, period=STARTUP_PERIOD_SECONDS),
             "failureThreshold": math.ceil(pool.startup_seconds / STARTUP_PERIOD_SECONDS),
         },
-        "readinessProbe": {**_probe(contract.PATH_READY, period=5), "failureThreshold": 2},
+        "readinessProbe": {**_probe(contract.PATH_READY, period=5), "failureThreshold": 3},
         "livenessProbe": {**_probe(contract.PATH_LIVE, period=10), "failureThreshold": 6},
         # The endpoints change while the worker still serves; only then does SIGTERM come and the drain begin.
         "lifecycle": {"preStop": {"sleep": {"seconds": contract.PRESTOP_SECONDS}}},

@@ -31,6 +31,7 @@ async def serve(port: int, alive: Callable[[], bool], ready: Callable[[], bool])
     try:
         site = web.TCPSite(runner, port=port)
         await site.start()
-        yield runner.addresses[0][1]
+        # Drawn ports differ between IPv4, whose addresses are pairs, and IPv6; say the former where there is one.
+        yield min(runner.addresses, key=len)[1]
     finally:
         await runner.cleanup()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import kopf
 
 from cosyvoice_operator.api.settings import Settings
@@ -16,11 +16,11 @@ from cosyvoice_operator.cluster.apply import Applier
 from cosyvoice_operator.cluster.events import Events
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE
 from cosyvoice_operator.cluster.store import ServiceKey, Store
-from cosyvoice_operator.runtime.heartbeat import Heartbeat
 from cosyvoice_operator.runtime.http import serve
+from cosyvoice_operator.runtime.leadership import Leadership
 from cosyvoice_operator.runtime.queue import WorkQueue
 from cosyvoice_operator.runtime.reconciler import Reconciler
-from cosyvoice_operator.runtime.telemetry import DEAF_SECONDS, QUEUE_DEPTH, RECONCILES
+from cosyvoice_operator.runtime.telemetry import DEAF_SECONDS, LEADS, QUEUE_DEPTH, RECONCILES
 from cosyvoice_operator.runtime.watches import Watches
 
 WORKERS = 8
@@ -30,26 +30,30 @@ CRD_POLL_SECONDS = 2.0
 logger = logging.getLogger(__name__)
 
 
-async def run(settings: Settings, own_namespace: str, port: int) -> None:
-    """Run until SIGTERM or SIGINT. Raises what makes the process useless: it is then to be restarted."""
+async def run(settings: Settings, own_namespace: str, identity: str, port: int) -> None:
+    """Run until SIGTERM or SIGINT; `identity` is unique among the replicas.
+
+    Raises what makes the process useless: it is then to be started again.
+    """
     async with await ApiServer.connect() as server:
         await _wait_for_crd(server)
         store = Store()
         applier = Applier(server, store)
-        reconciler = Reconciler(settings, store, applier, Events(server, socket.gethostname()))
+        reconciler = Reconciler(settings, store, applier, Events(server, identity))
         queue = WorkQueue[ServiceKey](_measured(reconciler))
-        heartbeat = Heartbeat(server, own_namespace, "cosyvoice-operator", socket.gethostname())
-        watches = Watches(server, store, applier, queue, heartbeat)
+        leadership = Leadership(server, own_namespace, "cosyvoice-operator", identity)
+        watches = Watches(server, store, applier, queue, leadership)
         QUEUE_DEPTH.set_function(lambda: queue.depth)
-        DEAF_SECONDS.set_function(lambda: heartbeat.deaf_for)
+        DEAF_SECONDS.set_function(lambda: leadership.deaf_for)
+        LEADS.set_function(lambda: leadership.leads)
         async with (
-            serve(port, lambda: heartbeat.alive, watches.synced.is_set) as bound,
+            serve(port, lambda: leadership.alive, watches.synced.is_set) as bound,
             asyncio.TaskGroup() as group,
         ):
             logger.info("probes and metrics on port %d", bound)
             tasks = [
-                group.create_task(heartbeat.run()),
-                group.create_task(_work(watches, queue)),
+                group.create_task(leadership.run()),
+                group.create_task(_work(watches, store, queue, leadership)),
                 group.create_task(_resync(store, queue, settings.resync_seconds)),
             ]
             # kopf ends for SIGTERM and SIGINT; it raises when a watch cannot go on.
@@ -58,12 +62,25 @@ async def run(settings: Settings, own_namespace: str, port: int) -> None:
             )
             for task in tasks:
                 task.cancel()
+            await leadership.resign()
 
 
-async def _work(watches: Watches, queue: WorkQueue[ServiceKey]) -> None:
+async def _work(watches: Watches, store: Store, queue: WorkQueue[ServiceKey], leadership: Leadership) -> None:
     await watches.synced.wait()
-    logger.info("all kinds are listed; %d services to look at", queue.depth)
-    await queue.run(WORKERS)
+    logger.info("all kinds are listed")
+    while True:
+        await leadership.won()
+        for service in store.services():
+            queue.add(service)
+        logger.info("%d services to look at", queue.depth)
+        work, lost = asyncio.create_task(queue.run(WORKERS)), asyncio.create_task(leadership.lost())
+        try:
+            done, _ = await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            lost.cancel()
+        if work in done:
+            work.result()  # it never ends but by an error
 
 
 async def _resync(store: Store, queue: WorkQueue[ServiceKey], period: float) -> None:
@@ -85,8 +102,10 @@ async def _wait_for_crd(server: ApiServer) -> None:
             await server.request("GET", f"/apis/{COSYVOICE_SERVICE.api_version}")
             return
         except ApiError as error:
-            if error.code not in (404, 503):
+            if error.code not in (404, 429, 503):
                 raise
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logger.warning("the API server does not answer: %s", error or type(error).__name__)
         if not told:
             logger.warning("waiting for the CRD %s.%s", COSYVOICE_SERVICE.plural, COSYVOICE_SERVICE.group)
             told = True

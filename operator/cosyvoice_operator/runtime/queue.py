@@ -67,7 +67,8 @@ class WorkQueue(Generic[Key]):
                 delay = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** (failures - 1))
                 logger.warning("%s: %s; again in %.1f s", key, error or type(error).__name__, delay)
                 logger.debug("%s", key, exc_info=error)
-            self._running.discard(key)
+            finally:
+                self._running.discard(key)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

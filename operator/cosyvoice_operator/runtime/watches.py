@@ -13,7 +13,7 @@ from cosyvoice_operator.cluster.api_server import ApiServer
 from cosyvoice_operator.cluster.apply import Applier
 from cosyvoice_operator.cluster.kinds import CHILDREN, COSYVOICE_SERVICE, POD, Kind, Object
 from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
-from cosyvoice_operator.runtime.heartbeat import LEASE, Heartbeat
+from cosyvoice_operator.runtime.leadership import LEASE, Leadership
 from cosyvoice_operator.runtime.queue import WorkQueue
 
 WATCHED = (COSYVOICE_SERVICE, *CHILDREN, POD)
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class Watches:
-    """Listens to services, to what bears their label, and to the heartbeat's Lease."""
+    """Listens to services, to what bears their label, and to the replicas' Lease."""
 
     def __init__(
-        self, server: ApiServer, store: Store, applier: Applier, queue: WorkQueue[ServiceKey], heartbeat: Heartbeat
+        self, server: ApiServer, store: Store, applier: Applier, queue: WorkQueue[ServiceKey], leadership: Leadership
     ) -> None:
         self._server = server
         self._store = store
         self._applier = applier
         self._queue = queue
-        self._heartbeat = heartbeat
+        self._leadership = leadership
         self._listed: set[str] = set()
         self._sweep: asyncio.Task[None] | None = None
         self.synced = asyncio.Event()
@@ -46,7 +46,7 @@ class Watches:
             # kopf calls no event handler before all indexed kinds are listed: that is how `synced` is known.
             kopf.index(**_selector(kind), id=f"store-{kind.plural}", registry=registry)(self._taker(kind))
             kopf.on.event(**_selector(kind), id=f"watch-{kind.plural}", registry=registry)(self._listener(kind))
-        kopf.on.event(**_selector(LEASE), id="heartbeat", registry=registry)(self._heard_heartbeat)
+        kopf.on.event(**_selector(LEASE), id="watch-lease", registry=registry)(self._hear_lease)
         return registry
 
     def settings(self) -> kopf.OperatorSettings:
@@ -65,7 +65,7 @@ class Watches:
         for kind in (*CHILDREN, POD):
             settings.watching.label_selectors[kopf_selector(kind)] = _SELECTOR
         settings.watching.field_selectors[kopf_selector(LEASE)] = (
-            f"metadata.name={self._heartbeat.name},metadata.namespace={self._heartbeat.namespace}"
+            f"metadata.name={self._leadership.name},metadata.namespace={self._leadership.namespace}"
         )
         return settings
 
@@ -91,10 +91,10 @@ class Watches:
 
         return listen
 
-    async def _heard_heartbeat(self, event: kopf.RawEvent, **_: Any) -> None:
+    async def _hear_lease(self, event: kopf.RawEvent, **_: Any) -> None:
         if event["type"] is None and self.synced.is_set():
             self._relisted()
-        self._heartbeat.seen()
+        self._leadership.seen()
         self.synced.set()
 
     def _enqueue(self, kind: Kind, raw: Object) -> None:
@@ -116,9 +116,8 @@ class Watches:
         await asyncio.sleep(SWEEP_DELAY_SECONDS)
         for kind in WATCHED:
             known = {name: self._store.get(kind, *name) for name in self._store.names(kind)}
-            root = kind.path("", "").split("/namespaces/")[0]
             query = {} if kind is COSYVOICE_SERVICE else {"labelSelector": _SELECTOR}
-            listing = await self._server.request("GET", f"{root}/{kind.plural}", query=query)
+            listing = await self._server.request("GET", f"{kind.root}/{kind.plural}", query=query)
             present = {item["metadata"]["uid"] for item in listing["items"]}
             for lost in known.values():
                 if lost is not None and lost["metadata"]["uid"] not in present:
