@@ -79,6 +79,7 @@ class AudioRunner:
         direction = weight / weight.norm()
 
         def normal(first: int, count: int) -> torch.Tensor:
-            return draws.normal(first, count, self.device)[:, None] * direction
+            noise: torch.Tensor = draws.normal(first, count, self.device)[:, None] * direction
+            return noise
 
         return normal if self.vocoder.config.version == 2 else uniform

@@ -1,0 +1,234 @@
+"""The engine's thread on a real tiny model: who comes in, who leaves, what a crash does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from cosyvoice_worker.engine.audio_runner import AudioRunner
+from cosyvoice_worker.engine.engine import Engine, Pcm
+from cosyvoice_worker.engine.frontend.job import Frontend
+from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, Usage
+from cosyvoice_worker.engine.sizing import size_for
+from cosyvoice_worker.scheduling.admission import Bounds
+from cosyvoice_worker.scheduling.loop import CRASHES_BEFORE_DEAD, EngineLoop, Ticket
+from cosyvoice_worker.scheduling.service import make_engine
+from tests.unit.engine.tiny import alone, model, request
+
+SHORT = "Hi there you."
+LONG = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
+BOUNDS = Bounds(max_running=2, max_queued=2, queue_seconds=60.0)
+
+
+class Collected:
+    """A sink that a test can wait on."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Pcm] = []
+        self.end: Usage | Exception | None = None
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def put(self, item: Pcm | Usage | Exception) -> None:
+        assert self.end is None, "nothing follows the end"
+        if isinstance(item, np.ndarray):
+            self.pieces.append(item)
+            self.begun.set()
+        else:
+            self.end = item
+            self.ended.set()
+
+    def usage(self) -> Usage:
+        assert self.ended.wait(60)
+        assert isinstance(self.end, Usage), self.end
+        return self.end
+
+
+class Worker:
+    def __init__(self, bounds: Bounds, make: Callable[[], Engine]) -> None:
+        loaded = model()
+        sizing = size_for(loaded)
+        self.frontend = Frontend(loaded.tokenizer, 2, sizing.longest, sizing.max_speech_tokens)
+        self.clock = 0.0
+        self.loop = EngineLoop(make, bounds, capacity_seed=10.0, clock=lambda: self.clock)
+        self.loop.start()
+
+    def submit(self, text: str = SHORT, seed: int = 1) -> tuple[Ticket, Collected]:
+        sink = Collected()
+        return self.loop.submit(self.frontend.job(request(text, seed=seed), self.clock), sink), sink
+
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    workers: list[Worker] = []
+
+    def started(bounds: Bounds = BOUNDS, make: Callable[[], Engine] | None = None) -> Worker:
+        loaded = model()
+        workers.append(Worker(bounds, make or (lambda: make_engine(loaded, size_for(loaded, max_running=2)))))
+        return workers[-1]
+
+    yield started
+    for worker in workers:
+        worker.loop.stop()
+
+
+def test_a_request_is_spoken_and_accounted_for(start: Start) -> None:
+    worker = start()
+    _, sink = worker.submit()
+    usage = sink.usage()
+    single = alone(SHORT, 1, 0, True)
+    assert usage.speech_tokens == len(single.tokens[0])
+    assert usage.audio_seconds == pytest.approx(sum(map(len, sink.pieces)) / 24000)
+    reading = worker.loop.reading()
+    assert (reading.running, reading.queued, reading.kv_blocks_used) == (0, 0, 0)
+    assert reading.demand == pytest.approx(usage.audio_seconds / 30)
+    worker.clock += 31
+    assert worker.loop.reading().demand == 0.0
+
+
+def test_what_does_not_fit_is_refused_at_once_and_counts_as_demand(start: Start) -> None:
+    worker = start()
+    sinks = [worker.submit(seed=seed)[1] for seed in range(4)]
+    before = worker.loop.reading().demand
+    with pytest.raises(Refused) as refused:
+        worker.submit()
+    assert refused.value.reason == "QueueFull"
+    assert refused.value.retry_after >= 1
+    assert worker.loop.reading().demand > before
+    for sink in sinks:
+        sink.usage()
+    worker.submit()[1].usage()
+
+
+def test_who_leaves_is_told_no_more_and_frees_his_place(start: Start) -> None:
+    worker = start()
+    ticket, sink = worker.submit(LONG)
+    assert sink.begun.wait(60)
+    worker.loop.cancel(ticket)
+    worker.loop.cancel(ticket)
+    heard = len(sink.pieces)
+    worker.submit()[1].usage()
+    assert sink.end is None
+    assert len(sink.pieces) <= heard + 1, "at most what was on its way"
+    assert worker.loop.reading().kv_blocks_used == 0
+
+
+def test_who_leaves_the_queue_is_never_begun(start: Start) -> None:
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0))
+    _, first = worker.submit(LONG)
+    ticket, queued = worker.submit()
+    worker.loop.cancel(ticket)
+    first.usage()
+    worker.submit()[1].usage()
+    assert queued.pieces == []
+    assert not ticket.job.started
+
+
+def test_who_waits_too_long_in_the_queue_is_refused_there(start: Start) -> None:
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0))
+    _, first = worker.submit(LONG)
+    _, queued = worker.submit()
+    assert first.begun.wait(60)
+    worker.clock += 61
+    assert queued.ended.wait(60)
+    assert isinstance(queued.end, Refused)
+    first.usage()
+
+
+def test_draining_takes_nothing_and_finishes_what_it_has(start: Start) -> None:
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0))
+    sinks = [worker.submit(seed=seed)[1] for seed in range(2)]
+    drained: list[bool] = []
+    thread = threading.Thread(target=lambda: drained.append(worker.loop.drain(60)))
+    thread.start()
+    while not worker.loop.reading().draining:
+        time.sleep(0.001)
+    with pytest.raises(Refused) as refused:
+        worker.submit()
+    assert refused.value.reason == "Draining"
+    thread.join(60)
+    assert drained == [True]
+    for sink in sinks:
+        sink.usage()
+
+
+def test_a_drain_that_takes_too_long_says_so_and_stopping_fails_the_rest(start: Start) -> None:
+    worker = start()
+    _, sink = worker.submit(LONG)
+    assert worker.loop.drain(0.0) is False
+    worker.loop.stop()
+    assert isinstance(sink.end, SynthesisFailed)
+    assert not worker.loop.alive
+    with pytest.raises(Refused):
+        worker.submit()
+
+
+def crashing(times: int) -> Callable[[], Engine]:
+    """Engines of which the first `times` fall over at their third step."""
+    made = 0
+
+    def make() -> Engine:
+        nonlocal made
+        made += 1
+        loaded = model()
+        engine = make_engine(loaded, size_for(loaded, max_running=2))
+        if made <= times:
+            step, steps = engine.step, 0
+
+            def faulty() -> object:
+                nonlocal steps
+                steps += 1
+                if steps == 3:
+                    raise RuntimeError("a bug in the engine")
+                return step()
+
+            engine.step = faulty  # type: ignore[method-assign, assignment]
+        return engine
+
+    return make
+
+
+def test_a_crash_of_the_loop_fails_what_runs_at_once_and_starts_again(start: Start) -> None:
+    worker = start(make=crashing(1))
+    _, sink = worker.submit()
+    assert sink.ended.wait(60)
+    assert isinstance(sink.end, SynthesisFailed)
+    assert worker.loop.alive
+    _, again = worker.submit()
+    again.usage()
+    same = alone(SHORT, 1, 0, True)
+    np.testing.assert_allclose(np.concatenate(again.pieces), same.pcm, atol=5e-3)
+
+
+def test_crashes_in_a_row_turn_liveness_off(start: Start) -> None:
+    worker = start(make=crashing(CRASHES_BEFORE_DEAD))
+    for _ in range(CRASHES_BEFORE_DEAD):
+        assert worker.loop.alive
+        assert worker.submit()[1].ended.wait(60)
+    assert not worker.loop.alive
+
+
+def test_a_step_that_does_not_end_turns_liveness_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stuck(self: AudioRunner, windows: object) -> list[Pcm]:
+        entered.set()
+        leave.wait(60)
+        raise RuntimeError("woken")
+
+    monkeypatch.setattr(AudioRunner, "run", stuck)
+    worker = start()
+    _, sink = worker.submit()
+    assert entered.wait(60)
+    assert worker.loop.alive
+    worker.clock += 121
+    assert not worker.loop.alive
+    leave.set()
+    assert sink.ended.wait(60)
+    assert worker.loop.alive
