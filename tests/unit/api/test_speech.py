@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
+import numpy as np
 import openai
 import pytest
 import soundfile
@@ -32,13 +33,15 @@ def client(server) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.base + "/v1", api_key="unused", max_retries=0)
 
 
-def test_the_openai_client_gets_a_wav_of_the_whole_audio(server):
-    audio = (
-        client(server).audio.speech.create(model="Tiny", voice="alloy", input="hello", response_format="wav").content
-    )
-    samples, rate = soundfile.read(io.BytesIO(audio))
+def test_the_openai_client_gets_a_wav_that_is_the_same_for_the_same_seed(server):
+    speech = client(server).audio.speech
+    asked = {"model": "Tiny", "voice": "alloy", "input": "hello", "response_format": "wav", "extra_body": {"seed": 5}}
+    audio = speech.create(**asked).content
+    (samples, rate), (again, _) = (soundfile.read(io.BytesIO(wav)) for wav in (audio, speech.create(**asked).content))
     assert rate == 24000
-    assert len(samples) == 24000
+    assert len(samples) == len(again) > 0.3 * rate
+    assert np.abs(samples - again).max() < 1e-3
+    assert 0.01 < np.abs(samples).max() <= 1
     with wave.open(io.BytesIO(audio)) as read:
         assert (read.getnchannels(), read.getsampwidth(), read.getframerate()) == (1, 2, 24000)
 
