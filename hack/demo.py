@@ -33,7 +33,7 @@ WORKER_REPOSITORY = "cosyvoice-worker"
 _CPU = "-cpu"
 """What the chart appends to the worker image's tag for cards without a GPU."""
 SENTENCE = "Good morning, how are you today?"
-LOAD_CLIENTS = 6
+LOAD_CLIENTS = 16
 """Listeners at once: a worker of the quickstart is sized for one."""
 _SENTENCES = (ROOT / "tests" / "kind" / "sentences.txt").read_text().splitlines()
 _WORKER_PORT = 8000

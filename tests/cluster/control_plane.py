@@ -1,8 +1,8 @@
 """A Kubernetes control plane as processes: real etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 
-There is no kubelet, so pods never run (`start_kwok` plays nodes and pods), but all that the control plane does is real:
-schema and CEL validation, server-side apply, garbage collection, Deployments, the HPA, API aggregation, RBAC. A ready
-one takes about four seconds and 420 MB.
+There is no kubelet, so pods never run, but all that the control plane does is real: schema and CEL validation,
+server-side apply, garbage collection, Deployments, the HPA, API aggregation, RBAC. A ready one takes about four seconds
+and 420 MB.
 """
 
 from __future__ import annotations
@@ -165,17 +165,6 @@ class ControlPlane:
         with self.audit_log.open() as log:
             events = [json.loads(line) for line in log if line.endswith("\n")]
         return [event for event in events if user is None or event["user"]["username"] == user]
-
-    def start_kwok(self, *, stages: Path) -> None:
-        """Let kwok play every node and its pods, as `stages` (a YAML file of kwok Stages) says."""
-        self._spawn(
-            "kwok",
-            f"--kubeconfig={self.kubeconfig}",
-            "--manage-all-nodes",
-            "--node-lease-duration-seconds=40",
-            f"--config={stages}",
-            "--cidr=10.9.0.1/24",
-        )
 
     def log_of(self, name: str) -> Path:
         return self.root / f"{name}.log"

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster import binaries, engine
-from tests.cluster.binaries import BIN, CACHE, KUBERNETES, MODULES
+from tests.cluster.binaries import BIN, CACHE, KUBERNETES, PROGRAMS
 from tests.cluster.clock import step
 from tests.cluster.engine import docker
 
-NODE_IMAGE: Final = f"cosyvoice/kind-node:{KUBERNETES}"
+NODE_SUITE: Final = "bookworm"
+"""Debian of the node image: the last whose systemd boots on cgroup v1."""
 _NODE_FILES: Final = Path(__file__).parent / "node-image"
+NODE_IMAGE: Final = f"cosyvoice/kind-node:{KUBERNETES}-{binaries.digest(PROGRAMS, _NODE_FILES)}"
 _REGISTRY: Final = "registry.k8s.io"
 _ETCD_TAG: Final = "3.6.5-0"
 _COREDNS_TAG: Final = "v1.12.1"
@@ -148,7 +150,7 @@ def _make_slim(root: Path) -> None:
 def node_image() -> str:
     """Return the tag of a kind node image with the Kubernetes built here; made where it is missing."""
     binaries.build((*binaries.CONTROL_PLANE, *binaries.NODE))
-    base_tag = base("bookworm")
+    base_tag = base(NODE_SUITE)
     with binaries.locked("node-image"):
         if not engine.has_image(NODE_IMAGE):
             with step("making the kind node image"), tempfile.TemporaryDirectory(dir=CACHE, prefix="node-") as work:
@@ -159,7 +161,7 @@ def node_image() -> str:
 def _make_node_image(work: Path, base_tag: str) -> None:
     kind_module = subprocess.run(
         ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind"],
-        cwd=MODULES / "kind",
+        cwd=PROGRAMS,
         capture_output=True,
         text=True,
         check=True,

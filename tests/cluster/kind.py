@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,7 +90,11 @@ def prepare() -> None:
         for name in ("kind", "kubectl", "helm"):
             _tool(name)
     else:
-        binaries.build((*binaries.CONTROL_PLANE, *binaries.NODE, *binaries.TOOLS))
+        # Compilers keep the processors busy, debootstrap the network.
+        with ThreadPoolExecutor() as pool:
+            built = pool.submit(binaries.build, (*binaries.CONTROL_PLANE, *binaries.NODE, *binaries.TOOLS))
+            images.base(images.NODE_SUITE)
+            built.result()
         images.node_image()
 
 
