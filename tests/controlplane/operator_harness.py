@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -180,6 +182,30 @@ READY = {
     ],
 }
 """Status of a pod whose worker is ready."""
+
+
+@contextlib.contextmanager
+def worker_at(address: str, report: Object) -> Iterator[None]:
+    """Answers `GET /load` as a worker with that pod address does; every 127.x address is this machine's."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(report).encode()
+            self.send_response(200 if self.path == "/load" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer((address, 8000), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def service(name: str = "hello", **spec: Any) -> Object:

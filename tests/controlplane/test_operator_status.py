@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlplane.operator_harness import READY, Namespace, OperatorProcess, eventually, quiet, service
+from tests.controlplane.operator_harness import (
+    READY,
+    Namespace,
+    OperatorProcess,
+    eventually,
+    quiet,
+    service,
+    worker_at,
+)
 
 pytestmark = pytest.mark.controlplane
 
@@ -84,6 +92,24 @@ def test_a_quota_is_named_as_what_blocks_the_rollout(home: Namespace) -> None:
 
 def quota_counts(home: Namespace) -> None:
     assert "nvidia" in home.kubectl("get", "resourcequota", "gpus", "--output=jsonpath={.status.hard}")
+
+
+def test_a_capacity_that_workers_measured_is_shown_with_what_it_leaves_undone(
+    operator: OperatorProcess, home: Namespace
+) -> None:
+    with worker_at("127.91.7.1", {"capacity": 4.2, "capacity_from": "Measured"}):
+        home.apply(service(pools=[{"name": "cpu", "card": "CPU", "concurrency": {"max": 30}}]))
+        eventually(lambda: pods_are(home, 1))
+        home.set_pods({**READY, "podIP": "127.91.7.1", "podIPs": [{"ip": "127.91.7.1"}]})
+        eventually(lambda: measured_is_shown(home), timeout=90)  # asked once a minute
+    assert "30 streams need 8 workers" in home.condition("hello", "CapacityShortfall")["message"]
+    assert home.get("cosyvoiceservice", "hello")["status"]["capacityStreams"] == 4
+
+
+def measured_is_shown(home: Namespace) -> None:
+    pool = home.get("cosyvoiceservice", "hello")["status"]["pools"][0]
+    assert pool["streamsPerWorker"] == {"value": 4, "from": "Measured"}
+    assert home.condition("hello", "CapacityShortfall")["status"] == "True"
 
 
 def test_somebodys_change_of_the_status_is_put_right(operator: OperatorProcess, home: Namespace) -> None:

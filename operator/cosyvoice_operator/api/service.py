@@ -258,8 +258,8 @@ class WorkerCount(Model):
 
 class StreamsPerWorker(Model):
     value: int
-    from_: Annotated[Literal["Catalogue", "Spec"], Field(alias="from")]
-    """Where the figure is from: the card catalogue or this service's spec."""
+    from_: Annotated[Literal["Catalogue", "Spec", "Measured"], Field(alias="from")]
+    """Where the figure is from: the card catalogue, this service's spec, or the median of what its workers measured."""
 
 
 class PoolStatus(Model):

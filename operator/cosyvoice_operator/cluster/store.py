@@ -18,7 +18,7 @@ ServiceKey = tuple[str, str]
 _Key = tuple[Kind, str, str]
 
 _METADATA = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
-_POD_STATUS = ("conditions", "containerStatuses")
+_POD_STATUS = ("conditions", "containerStatuses", "podIP")
 
 
 @dataclass
@@ -94,9 +94,7 @@ def _trimmed(kind: Kind, raw: Object) -> Object:
         trimmed |= {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "spec": spec, "status": status}
         trimmed["metadata"]["generation"] = metadata["generation"]
     elif kind is POD:
-        trimmed["status"] = {
-            name: status[name] for name in ("phase", "conditions", "containerStatuses") if name in status
-        }
+        trimmed["status"] = {name: status[name] for name in _POD_STATUS if name in status}
     else:
         trimmed["owned"] = _owned_fields(metadata)
         if kind is DEPLOYMENT:

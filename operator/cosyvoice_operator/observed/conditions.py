@@ -65,6 +65,23 @@ def rollout_blocked(pools: Sequence[PoolFacts]) -> Verdict:
     return Verdict("RolloutBlocked", "False", "NotBlocked", "every worker that is wanted comes up")
 
 
+def capacity_shortfall(pools: Sequence[PoolFacts]) -> Verdict:
+    """The maximum of workers follows from the catalogue and is never raised by what the workers measure."""
+    short = [pool for pool in pools if pool.workers_needed > pool.plan.max_workers]
+    if not short:
+        return Verdict("CapacityShortfall", "False", "Enough", "the streams asked for fit the workers allowed")
+    sentences = [
+        _of(
+            pool,
+            f"{pool.plan.pool.concurrency.max if pool.plan.pool.concurrency else 0} streams need "
+            f"{pool.workers_needed} workers of {pool.streams_per_worker} streams as measured, "
+            f"the maximum is {pool.plan.max_workers}; set streamsPerWorker to {pool.streams_per_worker}",
+        )
+        for pool in short
+    ]
+    return Verdict("CapacityShortfall", "True", "MeasuredBelowPlan", "; ".join(sentences))
+
+
 def ready(pools: Sequence[PoolFacts], problem: SpecError | None) -> Verdict:
     if problem is not None:
         return Verdict("Ready", "False", problem.reason, f"what ran before keeps running: {problem.message}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,10 +45,22 @@ class PoolFacts:
     at_maximum: bool
     scaling_known: bool
     """The autoscaler has said whether it acts."""
+    measured: int | None
+    """Streams per worker, the median of what the pool's workers measured; None until one has."""
+
+    @property
+    def streams_per_worker(self) -> int:
+        return self.measured or self.plan.streams_per_worker
 
     @property
     def capacity_streams(self) -> int:
-        return self.ready * self.plan.streams_per_worker
+        return self.ready * self.streams_per_worker
+
+    @property
+    def workers_needed(self) -> int:
+        """To carry the most streams that the pool was asked for, by what its workers measured."""
+        asked = self.plan.pool.concurrency
+        return math.ceil(asked.max / self.streams_per_worker) if asked is not None else self.plan.max_workers
 
     @property
     def limited_by(self) -> str:
@@ -64,10 +78,14 @@ def pool_facts(
     autoscaler: Object | None,
     pods: Iterable[Object],
     *,
+    measured: Mapping[str, float],
     drain_seconds: int,
     now: datetime.datetime,
 ) -> PoolFacts:
-    """`pods` may hold those of other pools; `autoscaler` is None where there is none or it does not exist yet."""
+    """`pods` may hold those of other pools; `autoscaler` is None where there is none or it does not exist yet.
+
+    `measured` is pod uid -> audio seconds per second, of pods that have measured it.
+    """
     own = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_POOL) == plan.pool.name]
     status = deployment["status"] if deployment else {}
     return PoolFacts(
@@ -78,6 +96,7 @@ def pool_facts(
         scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
         at_maximum=_condition(autoscaler or {}, "ScalingLimited").get("reason") == "TooManyReplicas",
         scaling_known=bool(_condition(autoscaler or {}, "ScalingActive")),
+        measured=_median([measured[uid] for pod in own if (uid := pod["metadata"]["uid"]) in measured]),
     )
 
 
@@ -140,6 +159,11 @@ def _scaling_problem(autoscaler: Object) -> tuple[str, str] | None:
 def _condition(thing: Object, name: str) -> Mapping[str, Any]:
     conditions = thing.get("status", {}).get("conditions", ())
     return next((condition for condition in conditions if condition["type"] == name), {})
+
+
+def _median(capacities: list[float]) -> int | None:
+    """Whole streams, and at least one."""
+    return max(1, int(statistics.median(capacities))) if capacities else None
 
 
 def _short(message: str) -> str:

@@ -29,6 +29,7 @@ def status_of(
         conditions.available(pools),
         conditions.scaling_active(pools, plan.autoscaled),
         conditions.rollout_blocked(pools),
+        conditions.capacity_shortfall(pools),
         conditions.ready(pools, problem),
     ]
     status = Status(
@@ -109,6 +110,8 @@ def _pool_status(pool: PoolFacts) -> PoolStatus:
             desired=pool.desired, ready=pool.ready, min=pool.plan.min_workers, max=pool.plan.max_workers
         ),
         capacity_streams=pool.capacity_streams,
-        streams_per_worker=StreamsPerWorker(value=pool.plan.streams_per_worker, from_=pool.plan.streams_from),
+        streams_per_worker=StreamsPerWorker(
+            value=pool.streams_per_worker, from_="Measured" if pool.measured else pool.plan.streams_from
+        ),
         limited_by=pool.limited_by,
     )

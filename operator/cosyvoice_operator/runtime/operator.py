@@ -16,6 +16,7 @@ from cosyvoice_operator.cluster.apply import Applier
 from cosyvoice_operator.cluster.events import Events
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE
 from cosyvoice_operator.cluster.store import ServiceKey, Store
+from cosyvoice_operator.runtime.capacities import Capacities
 from cosyvoice_operator.runtime.http import serve
 from cosyvoice_operator.runtime.leadership import Leadership
 from cosyvoice_operator.runtime.queue import WorkQueue
@@ -39,8 +40,10 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
         await _wait_for_crd(server)
         store = Store()
         applier = Applier(server, store)
-        reconciler = Reconciler(settings, store, applier, Events(server, identity))
-        queue = WorkQueue[ServiceKey](_measured(reconciler))
+        capacities = Capacities(store)
+        events = Events(server, identity)
+        reconciler = Reconciler(settings, store, applier, events, measured=lambda: capacities.measured)
+        queue = WorkQueue[ServiceKey](_timed(reconciler))
         leadership = Leadership(server, own_namespace, "cosyvoice-operator", identity)
         watches = Watches(server, store, applier, queue, leadership)
         QUEUE_DEPTH.set_function(lambda: queue.depth)
@@ -53,6 +56,7 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
             logger.info("probes and metrics on port %d", bound)
             tasks = [
                 group.create_task(leadership.run()),
+                group.create_task(capacities.run(queue.add)),
                 group.create_task(_work(watches, store, queue, leadership)),
                 group.create_task(_resync(store, queue, settings.resync_seconds)),
             ]
@@ -112,7 +116,7 @@ async def _wait_for_crd(server: ApiServer) -> None:
         await asyncio.sleep(CRD_POLL_SECONDS)
 
 
-def _measured(reconciler: Reconciler) -> Callable[[ServiceKey], Awaitable[float | None]]:
+def _timed(reconciler: Reconciler) -> Callable[[ServiceKey], Awaitable[float | None]]:
     async def work(key: ServiceKey) -> float | None:
         started = asyncio.get_running_loop().time()
         result = "error"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import CosyVoiceService
@@ -36,12 +36,15 @@ class Reconciler:
         store: Store,
         applier: Applier,
         events: Events,
+        *,
+        measured: Callable[[], Mapping[str, float]],
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         self._settings = settings
         self._store = store
         self._applier = applier
         self._events = events
+        self._measured = measured
         self._now = now
 
     async def reconcile(self, key: ServiceKey) -> float | None:
@@ -110,6 +113,7 @@ class Reconciler:
                 self._store.get(DEPLOYMENT, namespace, pool.child_name),
                 self._store.get(AUTOSCALER, namespace, pool.child_name) if planned.autoscaled else None,
                 pods,
+                measured=self._measured(),
                 drain_seconds=planned.service.spec.drain.timeout_seconds,
                 now=self._now(),
             )

@@ -44,10 +44,15 @@ def deployment(replicas: int = 1, ready: int = 0, conditions: tuple[Manifest, ..
 
 
 def pod(
-    *, pool: str = "t4", container: Manifest | None = None, unschedulable: Manifest | None = None, going: bool = False
+    *,
+    pool: str = "t4",
+    uid: str = "pod",
+    container: Manifest | None = None,
+    unschedulable: Manifest | None = None,
+    going: bool = False,
 ) -> Manifest:
     """A worker pod; `container` is its container's status, `unschedulable` completes its PodScheduled condition."""
-    metadata: Manifest = {"name": "pod", "labels": {LABEL_POOL: pool}}
+    metadata: Manifest = {"name": "pod", "uid": uid, "labels": {LABEL_POOL: pool}}
     if going:
         metadata["deletionTimestamp"] = "2026-12-01T12:00:00Z"
     status: Manifest = {"conditions": [], "containerStatuses": []}

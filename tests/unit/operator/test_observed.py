@@ -18,9 +18,10 @@ PLAN = planned(pools=[{"name": "t4", "card": "T4", "workers": {"min": 2, "max": 
 
 
 def facts(
-    deployed: Any = None, autoscaler: Any = None, pods: tuple[Any, ...] = (), now: datetime.datetime = NOW
+    deployed: Any = None, autoscaler: Any = None, pods: tuple[Any, ...] = (), measured: Any = None, plan: Any = PLAN
 ) -> list[PoolFacts]:
-    return [pool_facts(PLAN.pools[0], deployed, autoscaler, pods, drain_seconds=330, now=now)]
+    pool = plan.pools[0]
+    return [pool_facts(pool, deployed, autoscaler, pods, measured=measured or {}, drain_seconds=330, now=NOW)]
 
 
 def status(pools: list[PoolFacts], previous: Any = None, problem: SpecError | None = None) -> dict[str, Any]:
@@ -153,6 +154,23 @@ def test_a_pool_at_its_maximum_says_so() -> None:
     assert shown["pools"][0]["limitedBy"] == "MaxReached"
 
 
+def test_what_the_workers_measured_replaces_the_catalogues_figure() -> None:
+    pods = (pod(uid="a"), pod(uid="b"), pod(uid="c"))
+    shown = status(facts(deployment(replicas=3, ready=3), pods=pods, measured={"a": 11.9, "b": 30.0, "elsewhere": 1}))
+    assert shown["pools"][0]["streamsPerWorker"] == {"value": 20, "from": "Measured"}
+    assert shown["capacityStreams"] == 60
+
+
+def test_streams_that_do_not_fit_the_measured_capacity_are_told_in_numbers() -> None:
+    plan = planned()
+    shown = status(facts(deployment(replicas=8, ready=8), pods=(pod(uid="a"),), measured={"a": 12.0}, plan=plan))
+    shortfall = condition(shown, "CapacityShortfall")
+    assert shortfall["status"] == "True"
+    assert "400 streams need 34 workers of 12 streams as measured, the maximum is 8" in shortfall["message"]
+    enough = status(facts(deployment(replicas=8, ready=8), plan=plan))
+    assert condition(enough, "CapacityShortfall")["status"] == "False"
+
+
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     previous = status(facts(deployment(replicas=2)))
     for entry in previous["conditions"]:
@@ -194,5 +212,5 @@ def test_only_changes_are_news() -> None:
 
 def test_a_pool_named_in_the_spec_is_shown_before_it_exists() -> None:
     plan = planned(pools=[pool(), pool(name="a100", card="A100")])
-    seen = [pool_facts(pool, None, None, (), drain_seconds=0, now=NOW) for pool in plan.pools]
+    seen = [pool_facts(pool, None, None, (), measured={}, drain_seconds=0, now=NOW) for pool in plan.pools]
     assert [entry["workers"]["desired"] for entry in status_of(plan, seen, None, {}, NOW)["pools"]] == [1, 1]

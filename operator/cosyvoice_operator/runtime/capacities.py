@@ -1,0 +1,91 @@
+"""What the workers have measured of themselves, for the status: asked of each ready worker once a minute.
+
+Autoscaling does not depend on it; that has the metrics API's own, faster readings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cosyvoice_contract import PATH_LOAD, WORKER_PORT, CapacityFrom
+from cosyvoice_operator.cluster.kinds import POD, Object
+from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
+
+PERIOD_SECONDS = 60.0
+TIMEOUT_SECONDS = 5.0
+CONCURRENCY = 64
+NEWS = 0.05
+"""A capacity that differs by less than this share from what is known is noise."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Report(BaseModel):
+    """The part of `cosyvoice_contract.LoadReport` that the status shows."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    capacity: float = Field(gt=0)
+    capacity_from: CapacityFrom
+
+
+class Capacities:
+    """Pod uid -> audio seconds per second, of workers that have measured it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._measured: dict[str, float] = {}
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        return self._measured
+
+    async def run(self, changed: Callable[[ServiceKey], None]) -> None:
+        """Ask for ever; `changed` is called with a service of whose workers one says something else than before."""
+        connector = aiohttp.TCPConnector(limit=CONCURRENCY, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        # No proxy: a pod's address is asked, and nothing else.
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+            while True:
+                await self._round(session, changed)
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _round(self, session: aiohttp.ClientSession, changed: Callable[[ServiceKey], None]) -> None:
+        pods = [pod for name in self._store.names(POD) if (pod := self._store.get(POD, *name)) is not None]
+        ready = [pod for pod in pods if _ready(pod)]
+        known = {pod["metadata"]["uid"] for pod in pods}
+        self._measured = {uid: capacity for uid, capacity in self._measured.items() if uid in known}
+        for pod, news in zip(ready, await asyncio.gather(*(self._ask(session, pod) for pod in ready)), strict=True):
+            service = service_key(POD, pod)
+            if news and service is not None:
+                changed(service)
+
+    async def _ask(self, session: aiohttp.ClientSession, pod: Object) -> bool:
+        """Whether its answer is news."""
+        address = pod["status"]["podIP"]
+        host = f"[{address}]" if ":" in address else address
+        try:
+            url = f"http://{host}:{WORKER_PORT}{PATH_LOAD}"
+            async with session.get(url, allow_redirects=False) as answer:
+                answer.raise_for_status()
+                report = _Report.model_validate_json(await answer.content.read(65_536))
+        except (aiohttp.ClientError, TimeoutError, ValidationError) as error:
+            logger.debug("capacity of %s: %s", pod["metadata"]["name"], error or type(error).__name__)
+            return False
+        before = self._measured.get(pod["metadata"]["uid"], 0.0)
+        if report.capacity_from != "Measured" or abs(report.capacity - before) <= NEWS * before:
+            return False
+        self._measured[pod["metadata"]["uid"]] = report.capacity
+        return True
+
+
+def _ready(pod: Object) -> bool:
+    return "podIP" in pod["status"] and any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", ())
+    )
