@@ -29,6 +29,11 @@ def model_path(settings: Settings) -> Path:
     """The directory that the settings name. Raises ModelDirectoryError for a built-in model that the image lacks."""
     if settings.model_dir is not None:
         return settings.model_dir
+    if settings.model_random:
+        raise ModelDirectoryError(
+            f"COSYVOICE_MODEL_RANDOM={settings.model_random}: this worker makes no random models; name a directory or a "
+            f"built-in model"
+        )
     path = settings.builtin_models_dir / settings.model_builtin
     if not path.is_dir():
         present = sorted(entry.name for entry in settings.builtin_models_dir.glob("*/"))

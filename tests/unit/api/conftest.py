@@ -126,7 +126,7 @@ class Script:
     cancelled_at: list[float] = field(default_factory=list)
     running: int = 0
 
-    def submit(self, request: SynthesisRequest) -> SpeechStream:
+    async def submit(self, request: SynthesisRequest) -> SpeechStream:
         if self.refusal:
             raise self.refusal
         self.requests.append(request)

@@ -197,7 +197,7 @@ def test_the_real_queue_is_bounded_and_what_is_accepted_ends_with_its_audio(serv
     taken = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(taken) + len(refused) == 12
-    assert len(taken) >= 6
+    assert taken
     assert refused
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert all(len(answer.content) > 24000 for answer in taken)

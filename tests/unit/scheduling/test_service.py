@@ -22,7 +22,7 @@ async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
     assert reading.demand == 0.0, "its own warm-up is nobody's demand"
     assert service.alive
 
-    stream = service.submit(request("Hi there you.", seed=1))
+    stream = await service.submit(request("Hi there you.", seed=1))
     assert stream.usage is None
     pcm = np.concatenate([piece async for piece in stream])
     single = alone("Hi there you.", 1, 0, True)
@@ -31,7 +31,7 @@ async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
     assert stream.usage.audio_seconds == pytest.approx(len(pcm) / service.sample_rate)
     assert [piece async for piece in stream] == [], "an exhausted stream stays exhausted"
 
-    left = service.submit(request("One two three four five six seven eight nine ten.", seed=1))
+    left = await service.submit(request("One two three four five six seven eight nine ten.", seed=1))
     async for _ in left:
         break
     left.cancel()
@@ -43,11 +43,11 @@ async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
     assert service.reading().kv_blocks_used == 0
 
     with pytest.raises(Unspeakable):
-        service.submit(request("..."))
-    last = service.submit(request("Hi there you.", seed=1))
+        await service.submit(request("..."))
+    last = await service.submit(request("Hi there you.", seed=1))
     assert await service.drain(60)
     with pytest.raises(Refused):
-        service.submit(request())
+        await service.submit(request())
     assert sum([len(piece) async for piece in last]) == len(pcm)
     await service.stop()
     assert not service.alive

@@ -58,7 +58,7 @@ async def speech(request: Request) -> Response:
         asked = parse(await request.body())
         audio_format, synthesis = _checked(asked, worker, request_id, _retry_key(request, asked))
         service = worker.ready_service()
-        stream = service.submit(synthesis)
+        stream = await service.submit(synthesis)
     except (ApiError, Refused, Unspeakable) as error:
         answer = _as_api_error(error)
         metrics.requests.labels(_outcome(answer)).inc()

@@ -2,7 +2,7 @@
 
 service = SpeechService(model, Options(model_name="DemoEnglish"))
 await service.start()
-stream = service.submit(request)            # Refused at once when full or draining
+stream = await service.submit(request)      # Refused at once when full or draining
 async for pcm in stream: ...                # float32 in -1..1, (n,), at service.sample_rate
 """
 
@@ -92,18 +92,19 @@ class SpeechService:
         """Audio seconds per second of `count` warm-up requests at once."""
         began = time.monotonic()
         streams = [
-            self._submit(SynthesisRequest(f"warm-up-{i}", WARM_UP_TEXT, voice, seed=i), metered=False)
+            await self._submit(SynthesisRequest(f"warm-up-{i}", WARM_UP_TEXT, voice, seed=i), metered=False)
             for i in range(count)
         ]
         samples = sum([len(pcm) for stream in streams async for pcm in stream])
         return samples / self.sample_rate / (time.monotonic() - began)
 
-    def submit(self, request: SynthesisRequest) -> SpeechStream:
+    async def submit(self, request: SynthesisRequest) -> SpeechStream:
         """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it cannot be made."""
-        return self._submit(request, metered=True)
+        return await self._submit(request, metered=True)
 
-    def _submit(self, request: SynthesisRequest, *, metered: bool) -> SpeechStream:
-        job = self._frontend.job(request, time.monotonic())
+    async def _submit(self, request: SynthesisRequest, *, metered: bool) -> SpeechStream:
+        # A long text takes its normalisation tenths of a second, in which other streams want their audio sent.
+        job = await asyncio.to_thread(self._frontend.job, request, time.monotonic())
         ticket: Ticket | None = None
 
         def cancel() -> None:
