@@ -28,7 +28,7 @@ def running(tokens: int = 0, *, in_hand: float | None = None, blocks: int = 1, *
     """A job whose first sentence decodes, with so many seconds in hand at time 0 (None: nothing delivered yet)."""
     made = job(**kwargs)  # type: ignore[arg-type]
     first = made.sentences[0]
-    first.phase, first.tokens = Phase.DECODING, [5] * tokens
+    first.phase, first.tokens, first.heard = Phase.DECODING, [5] * tokens, [5] * tokens
     first.blocks, first.cached = list(range(blocks)), 1
     if in_hand is not None:
         made.first_audio, made.delivered_seconds = 0.0, in_hand
@@ -98,7 +98,7 @@ def test_a_waiting_sentence_needs_its_blocks_and_one_in_reserve_for_each_that_ru
 def test_the_first_window_is_as_early_as_lookahead_and_chunks_allow() -> None:
     fresh = running(27).sentences[0]
     assert next_window(fresh, CHUNKING) is None
-    fresh.tokens.append(5)
+    fresh.heard.append(5)
     window = next_window(fresh, CHUNKING)
     assert window is not None
     assert (window.stop, window.boundary, window.final) == (28, 25, False)
@@ -118,11 +118,11 @@ def test_hops_grow_per_sentence() -> None:
     sequence = running(77).sentences[0]
     sequence.boundary, sequence.hops = 25, 1
     assert next_window(sequence, CHUNKING) is None, "the second hop is 50 tokens"
-    sequence.tokens.append(5)
+    sequence.heard.append(5)
     window = next_window(sequence, CHUNKING)
     assert window is not None
     assert window.boundary == 75
-    sequence.tokens = [5] * 300
+    sequence.heard = [5] * 300
     sequence.boundary, sequence.hops = 75, 2
     window = next_window(sequence, CHUNKING)
     assert window is not None

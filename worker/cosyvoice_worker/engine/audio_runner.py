@@ -55,7 +55,7 @@ class AudioRunner:
     def _row(self, window: scheduler.Window) -> Window:
         request = window.sequence.job.request
         return Window(
-            tokens=torch.tensor(window.sequence.tokens[: window.stop]),
+            tokens=torch.tensor(window.sequence.heard[: window.stop]),
             prompt_tokens=request.voice.prompt_tokens,
             prompt_mel=request.voice.prompt_mel,
             embedding=request.voice.embedding,

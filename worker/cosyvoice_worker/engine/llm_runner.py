@@ -20,6 +20,8 @@ from cosyvoice_worker.models.directory import SamplingConfig
 
 NOT_FINITE = -1
 """Stands for a token where the logits were not finite."""
+V3_SILENT = frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323))
+"""Speech tokens of Fun-CosyVoice3 that are silence (official CosyVoice3Model.silent_tokens)."""
 _DRAWN_AHEAD = 256
 """Tokens whose draws are made at once."""
 
@@ -47,6 +49,7 @@ class LlmRunner:
         self._uniforms = np.zeros((slots, _DRAWN_AHEAD, 2), dtype=np.float32)
         stops = torch.zeros(model.vocab_size, dtype=torch.bool)
         stops[list(model.stop_ids)] = True
+        self._silent = V3_SILENT if model.config.version == 3 else frozenset()
         self._stops = stops.to(self.device)
 
     def open(self, sequence: Sequence) -> None:
@@ -108,7 +111,7 @@ class LlmRunner:
     def accept(self, sequence: Sequence, token: int) -> None:
         """Take a token into the sentence: the next step continues from it. What the last step read is cached now."""
         sequence.cached = sequence.prompt_length + len(sequence.tokens)
-        sequence.tokens.append(token)
+        sequence.take(token, self._silent)
         recent = self._recent[sequence.slot]
         recent[:-1] = recent[1:]
         recent[-1] = token

@@ -69,7 +69,7 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One flow call's row: tokens `0..stop` of the sequence are shown, mel up to token `boundary` is wanted."""
+    """One flow call's row: heard tokens `0..stop` of the sequence are shown, mel up to token `boundary` is wanted."""
 
     sequence: Sequence
     stop: int
@@ -215,7 +215,7 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
     Hops grow even for a stream that runs dry: a window computes all before it again, so that small hops under load
     would make more work of the same audio (measured: four times, at 16 streams).
     """
-    have, done = len(sequence.tokens), sequence.boundary
+    have, done = len(sequence.heard), sequence.boundary
     complete = sequence.phase is Phase.FINISHING
     if complete and (not sequence.job.request.streaming or have - done <= chunking.longest):
         return Window(sequence, have, have, final=True)
@@ -236,4 +236,4 @@ def _next_cut(sequence: Sequence, chunking: Chunking) -> int:
 
 def _missing(sequence: Sequence, chunking: Chunking) -> int:
     """Tokens that a streamed sentence lacks for its next window; negative: so many more than it needs."""
-    return _next_cut(sequence, chunking) + chunking.lookahead - len(sequence.tokens)
+    return _next_cut(sequence, chunking) + chunking.lookahead - len(sequence.heard)

@@ -16,6 +16,8 @@ from cosyvoice_worker.engine.requests import SynthesisRequest
 
 TOKENS_PER_SECOND = 25
 """Speech tokens per second of audio in CosyVoice2 and 3 (`token_frame_rate`)."""
+LONGEST_SILENCE = 5
+"""Silent tokens in a row that are heard (official max_silent_token_num)."""
 IN_FLIGHT_SENTENCES = 2
 """Sentences of one job at most that hold a slot or unfinished audio."""
 
@@ -47,6 +49,11 @@ class Sequence:
 
     phase: Phase = Phase.WAITING
     tokens: list[int] = field(default_factory=list)
+    """What the LLM has said."""
+    heard: list[int] = field(default_factory=list)
+    """Those of `tokens` that become audio: long runs of silence are cut short (Fun-CosyVoice3)."""
+    silence: int = 0
+    """Silent tokens at the end of `tokens`."""
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
     cached: int = 0
@@ -55,11 +62,18 @@ class Sequence:
     """When the last token came."""
 
     boundary: int = 0
-    """Tokens that are mel already."""
+    """Heard tokens that are mel already."""
     hops: int = 0
     """Windows done; sets the size of the next one."""
     audio: Any = None
     """The audio runner's: what is carried from window to window."""
+
+    def take(self, token: int, silent: frozenset[int]) -> None:
+        """The LLM's next token. It is heard unless it prolongs a silence beyond what the official code lets pass."""
+        self.tokens.append(token)
+        self.silence = self.silence + 1 if token in silent else 0
+        if self.silence <= LONGEST_SILENCE:
+            self.heard.append(token)
 
     def draws(self, stage: Stage) -> Draws:
         return Draws(self.job.seed, self.index, stage)
@@ -94,7 +108,8 @@ class Job:
 
     @property
     def speech_tokens(self) -> int:
-        return sum(len(s.tokens) for s in self.sentences)
+        """As far as they are heard."""
+        return sum(len(s.heard) for s in self.sentences)
 
     def in_hand(self, now: float) -> float:
         """Seconds of audio that the listener has not played yet; before the first audio, minus the time waited.
@@ -108,7 +123,7 @@ class Job:
     def in_hand_at(self, sequence: Sequence, now: float) -> float:
         """The same when `sequence` comes to be played: what earlier sentences still give is in hand too."""
         ahead = (
-            sum(len(s.tokens) - s.boundary for s in self.sentences[self.delivered_sentences : sequence.index])
+            sum(len(s.heard) - s.boundary for s in self.sentences[self.delivered_sentences : sequence.index])
             / TOKENS_PER_SECOND
         )
         return self.in_hand(now) + ahead
