@@ -1,6 +1,6 @@
 # What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint check test demo demo-down generate lock
+.PHONY: help setup lint check test bench-autoscaling demo demo-down generate lock
 
 PYTHON ?= python3
 VENV := .venv/bin
@@ -36,6 +36,9 @@ check: lint ## lint and the fast tests: about a minute
 test: setup ## all tests, on real control planes and a real kind cluster
 	@echo "== all tests"
 	$(VENV)/python -m pytest
+
+bench-autoscaling: setup ## what each way of scaling costs over a day; writes build/bench/autoscaling.json
+	PYTHONPATH=operator:contract:. $(VENV)/python -m tests.bench.autoscaling
 
 demo: $(DEMO)/.complete ## from nothing to speech that Kubernetes scales
 	$(DEMO)/bin/python -m hack.demo up

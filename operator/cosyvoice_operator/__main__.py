@@ -1,4 +1,4 @@
-"""`cosyvoice-operator run | crd | render`."""
+"""`cosyvoice-operator run | metrics-api | crd | render`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,22 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--identity", default=socket.gethostname(), help="unique among the replicas")
     run.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
     run.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    commands.add_parser(
+        "metrics-api", add_help=False, help="serve custom.metrics.k8s.io; its options: `metrics-api --help`"
+    )
     commands.add_parser("crd", help="print the CustomResourceDefinition")
     show = commands.add_parser("render", help="print the objects that the operator would make of a manifest")
     show.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
     for command in (run, show):
         command.add_argument("--settings", type=Path, help="the file that the chart writes; built-in defaults without")
-    chosen = parser.parse_args(arguments)
+    chosen, rest = parser.parse_known_args(arguments)
+    if chosen.command == "metrics-api":
+        from cosyvoice_operator.metricsapi.__main__ import main as serve_metrics
+
+        serve_metrics(rest)
+        return 0
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         if chosen.command == "crd":
             print(crd_yaml(), end="")

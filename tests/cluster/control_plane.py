@@ -53,8 +53,9 @@ class ControlPlane:
     front_proxy_ca: the CA whose `front-proxy-client` certificate kube-apiserver shows to aggregated API servers.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, hpa_sync_seconds: float = 2) -> None:
         self.root = root
+        self._hpa_sync_seconds = hpa_sync_seconds
         self.kubectl = BIN / "kubectl"
         self.audit_log = root / "audit.log"
         self._etcd_port, self._etcd_peer_port, self._port = _free_ports(3)
@@ -94,7 +95,7 @@ class ControlPlane:
             f"--root-ca-file={self.ca}",
             "--leader-elect=false",
             "--secure-port=0",
-            "--horizontal-pod-autoscaler-sync-period=2s",
+            f"--horizontal-pod-autoscaler-sync-period={self._hpa_sync_seconds:g}s",
         )
         scheduler = self.kubeconfig_for("system:kube-scheduler")
         self._spawn("kube-scheduler", f"--kubeconfig={scheduler}", "--leader-elect=false", "--secure-port=0")
@@ -234,12 +235,15 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(root: Path) -> Iterator[ControlPlane]:
-    """Run a control plane whose files are all under `root`; whatever happens, no process stays."""
+def control_plane(root: Path, *, hpa_sync_seconds: float = 2) -> Iterator[ControlPlane]:
+    """Run a control plane whose files are all under `root`; whatever happens, no process stays.
+
+    hpa_sync_seconds: how often the HPA controller looks; Kubernetes' own default is 15.
+    """
     for name in CONTROL_PLANE:
         if not (BIN / name).exists():
             raise FileNotFoundError(f"{BIN / name} is missing: build it with `python3 -m tests.cluster binaries`")
-    plane = ControlPlane(root)
+    plane = ControlPlane(root, hpa_sync_seconds)
     try:
         plane.start()
         yield plane
