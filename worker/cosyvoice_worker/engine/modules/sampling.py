@@ -18,9 +18,9 @@ def nucleus(logits: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
     """The candidates of each row: (B, V) float32 logits -> probabilities (B, k), ids (B, k), descending.
 
     A candidate belongs while the probabilities before it sum to less than top_p; those beyond have probability 0.
-    Probabilities are those of the whole distribution, not normalised again. Ties go to the lower id.
+    Probabilities are those of the whole distribution, not normalised again. Equal ones stand in the order of their ids.
     """
-    probabilities, ids = logits.softmax(dim=-1).topk(top_k)
+    probabilities, ids = logits.softmax(dim=-1).topk(min(top_k, logits.shape[-1]))
     ids, order = ids.sort(dim=-1)
     probabilities, order = probabilities.gather(1, order).sort(dim=-1, descending=True, stable=True)
     ids = ids.gather(1, order)
