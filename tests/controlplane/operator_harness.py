@@ -92,6 +92,11 @@ class OperatorProcess:
             self._process.wait()
             raise
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as a node's death would: without a word."""
         assert self._process is not None

@@ -101,7 +101,7 @@ def test_a_capacity_that_workers_measured_is_shown_with_what_it_leaves_undone(
         home.apply(service(pools=[{"name": "cpu", "card": "CPU", "concurrency": {"max": 30}}]))
         eventually(lambda: pods_are(home, 1))
         home.set_pods({**READY, "podIP": "127.91.7.1", "podIPs": [{"ip": "127.91.7.1"}]})
-        eventually(lambda: measured_is_shown(home), timeout=90)  # asked once a minute
+        eventually(lambda: measured_is_shown(home), timeout=90)  # asked every 30 s
     assert "30 streams need 8 workers" in home.condition("hello", "CapacityShortfall")["message"]
     assert home.get("cosyvoiceservice", "hello")["status"]["capacityStreams"] == 4
 

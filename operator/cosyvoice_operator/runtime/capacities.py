@@ -1,4 +1,4 @@
-"""What the workers have measured of themselves, for the status: asked of each ready worker once a minute.
+"""What the workers have measured of themselves, for the status: asked of each ready worker every half a minute.
 
 Autoscaling does not depend on it; that has the metrics API's own, faster readings.
 """
@@ -16,7 +16,7 @@ from cosyvoice_contract import PATH_LOAD, WORKER_PORT, CapacityFrom
 from cosyvoice_operator.cluster.kinds import POD, Object
 from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
 
-PERIOD_SECONDS = 60.0
+PERIOD_SECONDS = 30.0
 TIMEOUT_SECONDS = 5.0
 CONCURRENCY = 64
 NEWS = 0.05

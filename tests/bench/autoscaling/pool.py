@@ -9,7 +9,7 @@ goes at once, those that still load first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.bench.autoscaling.hpa import SYNC_SECONDS, Autoscaler, Metric
@@ -60,6 +60,8 @@ class Outcome:
     """Of all requests, those refused or late."""
     oscillations: int
     """Times a worker was taken away and another asked for within 15 minutes, or the other way round."""
+    replicas: Sequence[int]
+    """Minute by minute."""
 
 
 def run(
@@ -71,6 +73,7 @@ def run(
     history: deque[tuple[float, float, float, float]] = deque(maxlen=DEMAND_WINDOW)
     metric = Metric(None, 1.0)
     gpu_seconds = requests = failed = 0.0
+    minutes = list[int]()
     oscillations, last_change, last_sign = 0, -OSCILLATION_SECONDS, 0
     for now, second in enumerate(day):
         ready += sum(1 for at in loading if at <= now)
@@ -92,6 +95,8 @@ def run(
             metric = signal(card, Load(ready, arriving, turned_away, waiting, made, served))
         replicas = ready + len(loading)
         gpu_seconds += replicas
+        if now % 60 == 0:
+            minutes.append(replicas)
         if now % SYNC_SECONDS == 0:
             change = autoscaler.decide(now, replicas, [metric]) - replicas
             if change:
@@ -106,4 +111,4 @@ def run(
                 else:
                     ready -= 1
                 change += 1
-    return Outcome(gpu_seconds / 3600, failed / requests, oscillations)
+    return Outcome(gpu_seconds / 3600, failed / requests, oscillations, minutes)
