@@ -51,7 +51,7 @@ def pod(ip: str, *, started: bool = True) -> dict[str, Any]:
 async def worker(answer: Answer, ip: str, port: int = 0) -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_get(PATH_LOAD, answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
     await runner.setup()
     await web.TCPSite(runner, ip, port).start()
     try:
@@ -68,7 +68,7 @@ def scraper(
     pods: list[dict[str, Any]],
     port: int,
     *,
-    timeout: float = 0.3,
+    timeout: float = 5,
     interval: float = 5,
     concurrency: int = 16,
     changed: asyncio.Event | None = None,
@@ -158,7 +158,7 @@ async def test_a_pod_that_changes_wakes_a_running_scraper() -> None:
 
 
 async def hangs(_: web.Request) -> web.Response:
-    await asyncio.sleep(1)
+    await asyncio.sleep(60)
     return web.json_response(REPORT)
 
 
@@ -194,7 +194,7 @@ async def redirects(_: web.Request) -> web.Response:
 async def test_what_is_no_reading_is_no_zero(answer: Answer, outcome: str) -> None:
     ip = next(addresses)
     async with worker(answer, ip) as port, aiohttp.ClientSession() as session:
-        made, telemetry = scraper([pod(ip)], port)
+        made, telemetry = scraper([pod(ip)], port, timeout=0.3 if answer is hangs else 5)
         await made.round(session)
     assert (dict(made.readings), scrapes(telemetry, outcome)) == ({}, 1)
 
@@ -206,8 +206,8 @@ async def test_a_worker_that_hangs_delays_no_other() -> None:
         worker(reports, quick, port),
         aiohttp.ClientSession() as session,
     ):
-        made, _ = scraper([pod(slow), pod(quick)], port)
-        async with asyncio.timeout(0.8):
+        made, _ = scraper([pod(slow), pod(quick)], port, timeout=0.5, concurrency=2)
+        async with asyncio.timeout(5):
             await made.round(session)
     assert set(made.readings) == {quick}
 
