@@ -10,7 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cosyvoice_worker.engine.engine import Pcm
 from cosyvoice_worker.engine.requests import Unspeakable, Voice
+from cosyvoice_worker.engine.scheduler import Window
 from cosyvoice_worker.engine.sequences import IN_FLIGHT_SENTENCES, Phase
 from tests.unit.engine.tiny import Bench, alone, model, request
 
@@ -149,7 +151,7 @@ def test_a_request_that_a_stage_cannot_take_fails_alone(caplog: pytest.LogCaptur
     assert bad.error.startswith("the decoder failed")
     assert good.tokens == alone("Hi there you.", 1, 0, True).tokens
     same_audio(good.pcm, alone("Hi there you.", 1, 0, True).pcm)
-    assert "running its rows one by one" in caplog.text
+    assert "a batch of 2 failed" in caplog.text
 
 
 def test_speed_changes_the_length() -> None:
@@ -175,3 +177,21 @@ def test_lengths_keep_to_the_official_bounds() -> None:
     text_tokens = len(told.job.sentences[0].text_ids)
     assert 2 * text_tokens <= len(told.tokens[0]) <= 20 * text_tokens
     assert not set(told.tokens[0]) & set(model().lm.stop_ids)
+
+
+def test_a_lack_of_memory_makes_smaller_batches_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    run, batches = bench.engine.audio.run, []
+
+    def tight(windows: list[Window]) -> list[Pcm]:
+        batches.append(len(windows))
+        if len(windows) > 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return run(windows)
+
+    monkeypatch.setattr(bench.engine.audio, "run", tight)
+    told = [bench.add(request("Hi there you.", seed=seed)) for seed in range(3)]
+    bench.finish()
+    assert max(batches) > 1
+    for seed, one in enumerate(told):
+        same_audio(one.pcm, alone("Hi there you.", seed, 0, True).pcm)

@@ -1,6 +1,6 @@
 """The engine: schedule -> run -> hand out. One thread calls it; it never waits and knows no clients.
 
-A fault of a batch is narrowed down by running its rows one by one, so that only the sentence that causes it fails.
+A fault of a batch is narrowed down by halving it, so that only the sentence that causes it fails.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cosyvoice_worker.engine.audio_runner import AudioRunner
@@ -22,6 +23,8 @@ from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 T = TypeVar("T")
+LONGEST_URGENT_SECONDS = 3.0
+BATCH_WEIGHT = 0.2
 Pcm = NDArray[np.float32]
 """Samples in -1..1, (n,)."""
 
@@ -81,6 +84,8 @@ class Engine:
         self.clock = clock
         self.jobs: list[Job] = []
         self.counters = Counters()
+        self._batch_seconds = 0.0
+        """What a flow batch takes, smoothed."""
         self._held: dict[Sequence, list[Pcm]] = {}
 
     def add(self, job: Job) -> None:
@@ -99,7 +104,10 @@ class Engine:
 
     def step(self) -> list[Event]:
         now = self.clock()
-        step = plan(self.jobs, now, self.limits, self.chunking, self.llm.pool.free)
+        # A stream is served before it would run dry during the flow batch that serves it.
+        urgent = min(max(self.limits.urgent_seconds, 2 * self._batch_seconds), LONGEST_URGENT_SECONDS)
+        limits = replace(self.limits, urgent_seconds=urgent)
+        step = plan(self.jobs, now, limits, self.chunking, self.llm.pool.free)
         self.counters.steps += 1
         events: list[Event] = []
         for sequence in step.preempt:
@@ -172,7 +180,9 @@ class Engine:
         self.counters.flow_rows += len(windows)
         self.counters.flow_batches += 1
         self.counters.flow_frames += sum(w.frames for w in windows)
-        self.counters.sound_seconds += self.clock() - began
+        took = self.clock() - began
+        self.counters.sound_seconds += took
+        self._batch_seconds += BATCH_WEIGHT * (took - self._batch_seconds)
 
     def _hand_out(self, sequence: Sequence, pcm: Pcm) -> Iterator[Event]:
         """Audio leaves in the order of the sentences; that of a later one is held until its turn."""
@@ -201,12 +211,18 @@ class Engine:
         return Failed(job, reason)
 
     def _narrowed(self, rows: list[Row], run: Callable[[list[Row]], list[T]]) -> list[tuple[Row, T | Exception]]:
-        """Each row with its result, or with the error that it raises when run alone."""
+        """Each row with its result, or with the error that it raises when run alone.
+
+        A batch that fails is halved until the rows at fault are alone; that also is what a lack of memory asks for.
+        """
         try:
             return list(zip(rows, run(rows), strict=True))
         except Exception as error:  # whatever a kernel may raise is the fault of one row until proven otherwise
             self.counters.faults += 1
-            log.exception("a batch of %d failed; running its rows one by one", len(rows))
+            log.exception("a batch of %d failed", len(rows))
             if len(rows) == 1:
                 return [(rows[0], error)]
-        return [result for row in rows for result in self._narrowed([row], run)]
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+        half = len(rows) // 2
+        return self._narrowed(rows[:half], run) + self._narrowed(rows[half:], run)

@@ -79,7 +79,7 @@ class Window:
     @property
     def frames(self) -> int:
         """What it costs: mel frames with the prompt's."""
-        return FRAMES_PER_TOKEN * (len(self.sequence.job.request.voice.prompt_tokens) + self.boundary)
+        return FRAMES_PER_TOKEN * (self.sequence.job.voice_tokens + self.boundary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,13 @@ def _company_comes(
 
 def _fill(batch: tuple[Window, ...], candidates: list[Window], frames: int) -> tuple[Window, ...]:
     """`batch` and those candidates, in order, with which it stays within `frames` after padding; at least one."""
+    rows, longest = list(batch), max((w.frames for w in batch), default=0)
     for window in candidates:
-        longer = (*batch, window)
-        if not batch or _padded(longer) <= frames:
-            batch = longer
-    return batch
+        padded = (len(rows) + 1) * max(longest, window.frames)
+        if not rows or padded <= frames:
+            rows.append(window)
+            longest = max(longest, window.frames)
+    return tuple(rows)
 
 
 def _padded(windows: Listing[Window]) -> int:
@@ -221,7 +223,7 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
         return Window(sequence, have, have, final=True)
     if not sequence.job.request.streaming or _missing(sequence, chunking) > 0:
         return None
-    prompt = len(sequence.job.request.voice.prompt_tokens)
+    prompt = sequence.job.voice_tokens
     latest = min(have - chunking.lookahead, max(done + chunking.longest, _next_cut(sequence, chunking)))
     boundary = (prompt + latest) // chunking.chunk * chunking.chunk - prompt
     return Window(sequence, boundary + chunking.lookahead, boundary, final=False)
@@ -229,7 +231,7 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
 
 def _next_cut(sequence: Sequence, chunking: Chunking) -> int:
     """Tokens at the end of the next window at the earliest: its hop, and on to a multiple of the chunk."""
-    prompt = len(sequence.job.request.voice.prompt_tokens)
+    prompt = sequence.job.voice_tokens
     wanted = chunking.first if sequence.boundary == 0 else chunking.hop(sequence.hops)
     return -(-(prompt + sequence.boundary + wanted) // chunking.chunk) * chunking.chunk - prompt
 

@@ -88,6 +88,8 @@ class Job:
     arrived: float
     """Seconds of the engine's clock."""
     prompt: Prompt
+    voice_tokens: int = field(init=False)
+    """Speech tokens of the voice's recording: the flow's prompt."""
     sentences: list[Sequence] = field(default_factory=list)
 
     delivered_sentences: int = 0
@@ -97,6 +99,9 @@ class Job:
     """When the first audio went out: from then on the listener plays."""
     ended: bool = False
     """Cancelled, failed or done: nothing more may be delivered."""
+
+    def __post_init__(self) -> None:
+        self.voice_tokens = len(self.request.voice.prompt_tokens)
 
     @property
     def started(self) -> bool:
