@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,10 +78,11 @@ def load_voices(directory: ModelDirectory, tokenizer: TextTokenizer) -> dict[str
     }
 
 
-_FUSED = {
+FUSED: Final = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
 }
+"""Our weight -> the official ones that it holds, stacked."""
 
 
 def load_lm(directory: ModelDirectory, device: torch.device, dtype: torch.dtype) -> SpeechLM:
@@ -89,7 +90,7 @@ def load_lm(directory: ModelDirectory, device: torch.device, dtype: torch.dtype)
     # The text head is tied to the text embeddings and never computed.
     state = load_state_dict(directory.llm, dtype, skip=lambda name: name == "llm.model.lm_head.weight")
     state = {name.removeprefix("llm.model.model."): tensor for name, tensor in state.items()}
-    for fused, parts in _FUSED.items():
+    for fused, parts in FUSED.items():
         first = parts[0]
         for name in [name for name in state if f".{first}." in name]:
             names = [name.replace(first, part) for part in parts]
