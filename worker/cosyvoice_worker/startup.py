@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from cosyvoice_worker.audio.recordings import decode_recording
 from cosyvoice_worker.device.card import card_mismatch
 from cosyvoice_worker.device.nvml import Gpu
 from cosyvoice_worker.device.select import DeviceError, select_device
-from cosyvoice_worker.engine.frontend.recording import MAX_SECONDS
 from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.modules.build import LoadedModel
+from cosyvoice_worker.engine.recorded_voices import RecordedVoices
 from cosyvoice_worker.engine.requests import Voice
 from cosyvoice_worker.engine.voices import VoiceBook
 from cosyvoice_worker.lifecycle import Engine
@@ -31,8 +30,8 @@ def model_path(settings: Settings) -> Path:
         return settings.model_dir
     if settings.model_random:
         raise ModelDirectoryError(
-            f"COSYVOICE_MODEL_RANDOM={settings.model_random}: this worker makes no random models; name a directory or a "
-            f"built-in model"
+            f"COSYVOICE_MODEL_RANDOM={settings.model_random}: this worker makes no random models; "
+            f"use MODEL_DIR or MODEL_BUILTIN"
         )
     path = settings.builtin_models_dir / settings.model_builtin
     if not path.is_dir():
@@ -70,24 +69,24 @@ async def load_engine(settings: Settings) -> Engine:
             max_batch_frames=settings.max_batch_frames,
             max_queued=settings.max_queued,
             queue_seconds=settings.queue_seconds,
+            memory_guard_percent=settings.memory_guard_percent,
         ),
     )
-    voices = list(service.voices.values()) or [await asyncio.to_thread(default_voice, settings, model)]
-    return Engine(service, VoiceBook(voices), gpu)
+    recorded = RecordedVoices(model.recordings)
+    voices = list(service.voices.values()) or [await asyncio.to_thread(default_voice, settings, recorded)]
+    return Engine(service, VoiceBook(voices), recorded, gpu)
 
 
-def default_voice(settings: Settings, model: LoadedModel) -> Voice:
+def default_voice(settings: Settings, recorded: RecordedVoices) -> Voice:
     """A voice of the recording that the image carries, for models that bring none."""
     folder = settings.default_prompt_dir
     try:
-        recording = decode_recording((folder / "default.wav").read_bytes(), MAX_SECONDS)
-        text = (folder / "default.txt").read_text().strip()
+        return recorded.voice((folder / "default.wav").read_bytes(), (folder / "default.txt").read_text(), "default")
     except FileNotFoundError as error:
         raise ModelDirectoryError(
             f"the model brings no voice (spk2info.pt) and there is no {error.filename}; "
             f"set COSYVOICE_DEFAULT_PROMPT_DIR to a folder with default.wav and default.txt"
         ) from None
-    return model.recordings.voice("default", torch.from_numpy(recording.pcm), recording.sample_rate, text)
 
 
 def _load_model(settings: Settings, device: torch.device, dtype: torch.dtype) -> LoadedModel:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cosyvoice_worker.device.memory import above_guard
 from cosyvoice_worker.engine.audio_runner import AudioRunner
 from cosyvoice_worker.engine.engine import Counters, Engine
 from cosyvoice_worker.engine.frontend.job import Frontend
@@ -50,6 +51,8 @@ class Options:
     max_queued: int = 0
     queue_seconds: float = 30.0
     """A request waits at most this long for its turn."""
+    memory_guard_percent: int = 85
+    """Above that share of the GPU's memory new work waits."""
 
 
 class SpeechService:
@@ -72,7 +75,12 @@ class SpeechService:
             max_queued=options.max_queued or 4 * sizing.limits.max_running,
             queue_seconds=options.queue_seconds,
         )
-        self._loop = EngineLoop(lambda: make_engine(model, sizing), bounds, options.streams)
+        self._loop = EngineLoop(
+            lambda: make_engine(model, sizing),
+            bounds,
+            options.streams,
+            memory_guard=lambda: above_guard(model.device, options.memory_guard_percent),
+        )
 
     async def start(self) -> None:
         """Start the engine thread, synthesise once to warm up, measure a first capacity. Ready when it returns.
