@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import Gpu, GpuReading, UtilizationMeter
+from cosyvoice_worker.engine.recorded_voices import RecordedVoices
 from cosyvoice_worker.engine.requests import Refused
 from cosyvoice_worker.engine.voices import VoiceBook
 from cosyvoice_worker.scheduling.service import SpeechService
@@ -28,6 +29,8 @@ class Engine:
 
     service: SpeechService
     voices: VoiceBook
+    recorded: RecordedVoices
+    """Makes voices of recordings that come with requests."""
     gpu: Gpu | None
     """None on the CPU."""
 
@@ -96,9 +99,16 @@ class Worker:
         return self._engine.service
 
     def voices(self) -> VoiceBook:
+        """Or `Refused`, as above."""
         self.ready_service()
         assert self._engine is not None
         return self._engine.voices
+
+    def recorded_voices(self) -> RecordedVoices:
+        """Or `Refused`, as above."""
+        self.ready_service()
+        assert self._engine is not None
+        return self._engine.recorded
 
     def gpu_reading(self) -> GpuReading | None:
         return None if self._engine is None or self._engine.gpu is None else self._engine.gpu.read()

@@ -13,8 +13,11 @@ import numpy as np
 import openai
 import pytest
 import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cosyvoice_worker.engine.requests import Refused
+from tests.unit.api.conftest import ROOT
 
 
 def seconds(audio: bytes) -> float:
@@ -164,7 +167,7 @@ def test_a_body_that_is_no_json_object_is_a_400(server, body):
 
 
 def test_a_body_that_is_too_large_is_a_413_by_its_length_and_by_its_bytes(server):
-    large = b'{"input": "' + b"a" * (1 << 20) + b'"}'
+    large = b'{"input": "' + b"a" * (10 << 20) + b'"}'
     said = httpx.post(server.base + "/v1/audio/speech", content=large)
     counted = httpx.post(
         server.base + "/v1/audio/speech", content=(large[i : i + 65536] for i in range(0, len(large), 65536))
@@ -243,3 +246,65 @@ def test_a_request_id_is_taken_over_or_made(server):
     assert server.get("/v1/models").headers["x-request-id"].startswith("req_")
     odd = httpx.get(server.base + "/v1/models", headers={"x-request-id": "a b\tc"}).headers["x-request-id"]
     assert odd.startswith("req_")
+
+
+RECORDING = (ROOT / "models" / "prompts" / "default.wav").read_bytes()
+WORDS = (ROOT / "models" / "prompts" / "default.txt").read_text()
+
+
+@pytest.mark.parametrize("prefix", ["", "data:audio/wav;base64,"])
+def test_a_recording_that_comes_with_the_request_is_the_voice(server, prefix):
+    encoded = prefix + base64.b64encode(RECORDING).decode()
+    response = server.speak(ref_audio=encoded, ref_text=WORDS, response_format="wav", seed=1)
+    assert response.status_code == 200
+    assert seconds(response.content) > 0.2
+
+
+def test_a_recording_with_its_words_reaches_the_engine_and_is_computed_once(server, script):
+    encoded = base64.b64encode(RECORDING).decode()
+    for words in (WORDS, WORDS, None, "<|endofprompt|>"):
+        assert server.speak(ref_audio=encoded, ref_text=words).status_code == 200
+    first, second, silent, neutral = (request.voice for request in script.requests)
+    assert first is second
+    assert first.prompt_text == WORDS.strip()
+    assert len(first.prompt_tokens) == pytest.approx(4.54 * 25, abs=2)
+    assert silent.prompt_text == neutral.prompt_text == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"ref_audio": "https://example.com/a.wav"}, "ref_audio", "not fetched"),
+        ({"ref_audio": "%%%"}, "ref_audio", "no base64"),
+        ({"ref_audio": base64.b64encode(b"text").decode()}, "ref_audio", "cannot be decoded"),
+        ({"ref_audio": base64.b64encode(RECORDING[: 44 + 9600]).decode()}, "ref_audio", "lasts 0.20 s"),
+        ({"ref_text": "words"}, "ref_text", "without ref_audio"),
+    ],
+)
+def test_a_recording_that_cannot_be_a_voice_is_refused_before_any_work(server, script, body, param, words):
+    response = server.speak(**body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert words in response.json()["error"]["message"]
+    assert not script.requests
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=4,
+)
+FIELDS = (
+    *("input", "model", "voice", "response_format", "speed", "instructions", "stream_format", "language", "seed"),
+    *("ref_audio", "ref_text"),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5))
+def test_any_json_is_answered_with_audio_or_a_400_in_the_one_form(server, script, body):
+    content = json.dumps({"input": "hello", "response_format": "pcm"} | body)
+    response = httpx.post(server.base + "/v1/audio/speech", content=content, timeout=20)
+    assert response.status_code in (200, 400)
+    if response.status_code == 400:
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}

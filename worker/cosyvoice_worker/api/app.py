@@ -14,8 +14,8 @@ from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.lifecycle import Worker
 
-MAX_BODY_BYTES = 1 << 20
-"""Of any request: 4096 characters of text are at most 48 KiB of JSON, however they are escaped."""
+MAX_BODY_BYTES = 10 << 20
+"""Of any request: 30 s of a recording as 48 kHz stereo wav are 7.7 MB in base64."""
 
 
 def create_app(worker: Worker) -> FastAPI:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import GpuReading
+
+disable_created_metrics()  # the time at which each series began: as many lines again, which nobody reads
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -20,8 +20,9 @@ from cosyvoice_worker.api.errors import ApiError, invalid
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.api.speech_request import OPENAI_MODELS, SpeechRequest, parse
 from cosyvoice_worker.audio.encoders import FORMATS, Encoder, Format, Pcm
+from cosyvoice_worker.engine.frontend.recording import RecordingError
 from cosyvoice_worker.engine.frontend.text import speakable, without_control_tokens
-from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, SynthesisRequest, Unspeakable
+from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, SynthesisRequest, Unspeakable, Voice
 
 if TYPE_CHECKING:
     from cosyvoice_worker.lifecycle import Worker
@@ -56,7 +57,17 @@ async def speech(request: Request) -> Response:
     started = time.perf_counter()
     try:
         asked = parse(await request.body())
-        audio_format, synthesis = _checked(asked, worker, request_id, _retry_key(request, asked))
+        audio_format = _checked(asked, worker)
+        synthesis = SynthesisRequest(
+            request_id=request_id,
+            text=asked.input,
+            voice=await _voice(asked, worker),
+            instruct=without_control_tokens(asked.instructions or "").strip(),
+            language=(asked.language or "").strip(),
+            seed=asked.seed,
+            retry_key=_retry_key(request, asked),
+            speed=asked.speed or 1.0,
+        )
         service = worker.ready_service()
         stream = await service.submit(synthesis)
     except (ApiError, Refused, Unspeakable) as error:
@@ -85,33 +96,37 @@ def _retry_key(request: Request, asked: SpeechRequest) -> str:
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _checked(asked: SpeechRequest, worker: Worker, request_id: str, retry_key: str) -> tuple[Format, SynthesisRequest]:
-    """What to make and in which form; everything that can be told to be wrong without the engine is told here."""
+def _checked(asked: SpeechRequest, worker: Worker) -> Format:
+    """The format to make; what can be told to be wrong without the engine is told here."""
     if not speakable(asked.input):
-        raise invalid(
-            "input", "input holds nothing to say; send a text with at least one letter or digit", "empty_input"
-        )
+        message = "input holds nothing to say; send a text with at least one letter or digit"
+        raise invalid("input", message, "empty_input")
     name = asked.response_format or DEFAULT_FORMAT
     if name not in FORMATS:
         raise invalid("response_format", f"response_format {name!r} is not available here; use {', '.join(FORMATS)}")
     served = worker.settings.served_name
     if asked.model and asked.model.strip().casefold() not in (served.casefold(), *OPENAI_MODELS):
         raise invalid("model", f"model {asked.model[:80]!r} is not served here; use {served!r}", "model_not_found")
+    return FORMATS[name]
+
+
+async def _voice(asked: SpeechRequest, worker: Worker) -> Voice:
+    """The voice of the recording that came with the request, or the one it names."""
+    recording = asked.recording
+    if recording is not None:
+        recorded = worker.recorded_voices()
+        try:
+            return await asyncio.to_thread(recorded.voice, recording, asked.ref_text or "")
+        except RecordingError as error:
+            raise invalid("ref_audio", f"ref_audio: {error}") from None
+    if asked.ref_text:
+        raise invalid("ref_text", "ref_text comes without ref_audio; send the recording whose words it has")
     book = worker.voices()
     voice = book.find(asked.voice_name)
     if voice is None:
         known = ", ".join(book.names[:20])
         raise invalid("voice", f"voice {asked.voice_name!r} is not known here; use one of {known}", "voice_not_found")
-    return FORMATS[name], SynthesisRequest(
-        request_id=request_id,
-        text=asked.input,
-        voice=voice,
-        instruct=without_control_tokens(asked.instructions or "").strip(),
-        language=(asked.language or "").strip(),
-        seed=asked.seed,
-        retry_key=retry_key,
-        speed=asked.speed or 1.0,
-    )
+    return voice
 
 
 def _as_api_error(error: Exception) -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -40,6 +41,35 @@ class SpeechRequest(BaseModel):
     seed: Annotated[
         int | None, Field(ge=0, lt=2**63, description="Ours: the same seed and text give the same audio (CPU, fp32).")
     ] = None
+
+    ref_audio: Annotated[
+        str | None,
+        Field(
+            description="Ours: a recording (base64 or a data URI) whose voice speaks; wav, flac, ogg or mp3, 3 to 10 s."
+        ),
+    ] = None
+    ref_text: Annotated[
+        str | None,
+        Field(
+            max_length=MAX_CHARACTERS,
+            description="Ours: what is said in `ref_audio`; left out: only its sound is used.",
+        ),
+    ] = None
+
+    @property
+    def recording(self) -> bytes | None:
+        """The bytes of `ref_audio`, or a 400."""
+        if not self.ref_audio:
+            return None
+        head, comma, data = self.ref_audio.partition(",")
+        if head.strip().startswith(("http:", "https:", "file:")):
+            raise invalid(
+                "ref_audio", "ref_audio is an address; addresses are not fetched here, send the audio in base64"
+            )
+        try:
+            return base64.b64decode("".join((data if comma else head).split()), validate=True)
+        except ValueError:
+            raise invalid("ref_audio", "ref_audio is no base64; send base64, or data:audio/wav;base64,...") from None
 
     @property
     def voice_name(self) -> str | None:
