@@ -67,8 +67,7 @@ def is_own() -> bool:
 
 def stop() -> None:
     """Stop the engine that `ensure` started, if any; its images stay in the cache."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
-        os.kill(int(_PID_FILE.read_text()), signal.SIGTERM)
+    _end(_PID_FILE)
 
 
 def docker(*arguments: str | Path, stdin: bytes | None = None, log: Path | None = None) -> str:
@@ -157,17 +156,21 @@ def _start() -> None:
 
 def _clear_leftovers() -> None:
     """Remove what an engine that was killed left: none of ours answers, so its pid files are stale."""
-    containerd = _EXEC_ROOT / "containerd" / "containerd.pid"
-    for pid_file in (_PID_FILE, containerd):
-        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
-            pid = int(pid_file.read_text())
-            # The number may be somebody else's by now: only a process of our own folder is ended.
-            if str(CACHE).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGTERM)
-                for _ in range(40):
-                    os.kill(pid, 0)
-                    time.sleep(0.25)
+    for pid_file in (_PID_FILE, _EXEC_ROOT / "containerd" / "containerd.pid"):
+        _end(pid_file)
         pid_file.unlink(missing_ok=True)
+
+
+def _end(pid_file: Path) -> None:
+    """End the process named in `pid_file` and wait for it; the number may be somebody else's, who is left alone."""
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        pid = int(pid_file.read_text())
+        if str(CACHE).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                os.kill(pid, 0)
+                time.sleep(0.1)
 
 
 def _host_has_sys_resource() -> bool:
