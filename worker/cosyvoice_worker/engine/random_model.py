@@ -51,7 +51,7 @@ SIZES: Final[Mapping[str, Size]] = {
     # As the models of the golden recordings.
     "Tiny": Size(64, 2, 4, 2, 160, 64, 2, 128, 2, 32, 2, 1, 2, 32, 64, 2, 32),
     # A sixth of the official models: language model 83 M, flow 25 M, vocoder 5 M parameters.
-    "Medium": Size(768, 10, 12, 2, 2560, 256, 4, 1024, 3, 256, 8, 2, 4, 64, 384, 12, 256),
+    "Medium": Size(768, 10, 12, 2, 2560, 256, 4, 1024, 3, 256, 8, 2, 3, 64, 384, 12, 256),
 }
 
 
@@ -90,7 +90,7 @@ _GAINS = {
     "llm_decoder.weight": 4.4,  # peaked enough for a nucleus of some tokens
     "estimator.final_proj.weight": 1.5,
 }
-_STOP_BIAS = 15.0
+_STOP_BIAS = 12.0
 """v2: added to the stop ids' logits, so that a sentence ends by itself after some tokens (logits spread by 4.4)."""
 
 
@@ -192,9 +192,7 @@ def _write_onnx(path: Path, version: Version) -> None:
     def constant(name: str, value: object, dtype: type) -> TensorProto:
         return numpy_helper.from_array(np.asarray(value, dtype=dtype), name)
 
-    def save(
-        name: str, nodes: list[object], inputs: list[object], output: object, constants: list[TensorProto]
-    ) -> None:
+    def save(name: str, nodes: list[Any], inputs: list[Any], output: Any, constants: list[TensorProto]) -> None:
         graph = helper.make_graph(nodes, "random", inputs, [output], constants)
         save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path / name)
 
