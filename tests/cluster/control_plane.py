@@ -251,6 +251,19 @@ def control_plane(root: Path, *, hpa_sync_seconds: float = 2) -> Iterator[Contro
         plane.stop()
 
 
+_CA_USAGE = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class _Pair:
     """A certificate and its key as PEM files."""
 
@@ -271,6 +284,8 @@ class _Authority:
         certificate = (
             _certificate(self._name, self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            # Python 3.13 takes no CA that does not say what its key is for.
+            .add_extension(_CA_USAGE, critical=True)
             .add_extension(self._identifier, critical=False)
             .sign(self._key, hashes.SHA256())
         )
