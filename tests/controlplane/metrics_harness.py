@@ -160,7 +160,8 @@ class Installation:
 
     def remove_cluster_objects(self) -> None:
         """What `helm uninstall` does to the cluster-scoped objects."""
-        self.plane.run_kubectl("delete", "clusterrole,clusterrolebinding", self.cluster_role, "--ignore-not-found")
+        names = (self.cluster_role, f"{self.cluster_role}-view")
+        self.plane.run_kubectl("delete", "clusterrole,clusterrolebinding", *names, "--ignore-not-found")
         self.plane.run_kubectl("-n", "kube-system", "delete", "rolebinding", self.cluster_role, "--ignore-not-found")
 
     def _render(self) -> str:

@@ -144,6 +144,24 @@ async def test_aggregated_discovery_lists_the_metrics(control_plane: ControlPlan
     await eventually(listed)
 
 
+async def test_who_may_view_a_namespace_may_read_its_metrics_and_nobody_else(
+    control_plane: ControlPlane, installed: Installation, fleet: Fleet
+) -> None:
+    async with await ApiServer.connect(str(control_plane.kubeconfig_for("viewer"))) as viewer:
+        assert (await refused(viewer, path(fleet.namespace, "one"))).code == 403
+        grant = ("create", "rolebinding", "viewer", "--clusterrole=view", "--user=viewer")
+        control_plane.run_kubectl("-n", fleet.namespace, *grant)
+
+        async def allowed() -> bool:
+            try:
+                return bool(await viewer.request("GET", path(fleet.namespace, "one")))
+            except ApiError:
+                return False
+
+        await eventually(allowed)
+        assert (await refused(viewer, path("default", "one"))).code == 403
+
+
 class Direct:
     """Requests past kube-apiserver, straight to the replica."""
 
