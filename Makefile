@@ -53,8 +53,9 @@ build/demo-venv/.complete: requirements/demo.txt
 	build/demo-venv/bin/pip install --quiet --require-hashes -r requirements/demo.txt
 	@touch $@
 
-generate: setup ## write the files that are generated: the CRD
+generate: setup ## write the files that are generated: the CRD, and the chart's copy of it
 	PYTHONPATH=operator:contract $(VENV)/python -m cosyvoice_operator crd > crds/cosyvoiceservices.tts.cosyvoice.io.yaml
+	cp crds/cosyvoiceservices.tts.cosyvoice.io.yaml charts/cosyvoice-operator/files/crd.yaml
 	cp crds/cosyvoiceservices.tts.cosyvoice.io.yaml charts/cosyvoice-operator/files/crd.yaml
 
 lock: setup ## resolve pyproject.toml into requirements/*.txt; the images run Python 3.13

@@ -91,7 +91,7 @@ def locked(name: str) -> Iterator[None]:
 
 def _go_build(names: list[str]) -> None:
     if shutil.which("go") is None:
-        raise RuntimeError("Go is missing: install Go >= 1.26 (https://go.dev/doc/install) and put it on PATH")
+        raise RuntimeError("Go is missing: install Go >= 1.24 (https://go.dev/doc/install) and put it on PATH")
     BIN.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="build-") as made:
         variables = " ".join(f"-X {variable}={value}" for variable, value in _VERSIONS.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -79,10 +80,13 @@ def build(dockerfile: Path, tag: str, *, arguments: Mapping[str, str]) -> None:
 
 
 def tag_by_content(tag: str, repository: str, *, suffix: str = "") -> str:
-    """Give the image `tag` a second tag made of its identity, and return that."""
+    """Give the image `tag` a second tag made of its identity, return that, and drop such tags of earlier images."""
     identity = docker("image", "inspect", "--format", "{{.Id}}", tag).strip().removeprefix("sha256:")[:12]
     named = f"{repository}:{identity}{suffix}"
     docker("tag", tag, named)
+    for other in docker("images", "--format", "{{.Repository}}:{{.Tag}}", repository).split():
+        if re.fullmatch(rf"{re.escape(repository)}:[0-9a-f]{{12}}{re.escape(suffix)}", other) and other != named:
+            subprocess.run(["docker", "rmi", other], capture_output=True, check=False)  # stays where it is in use
     return named
 
 
