@@ -90,7 +90,7 @@ _GAINS = {
     "llm_decoder.weight": 4.4,  # peaked enough for a nucleus of some tokens
     "estimator.final_proj.weight": 1.5,
 }
-_STOP_BIAS = 12.0
+_STOP_BIAS = 7.0
 """v2: added to the stop ids' logits, so that a sentence ends by itself after some tokens (logits spread by 4.4)."""
 
 
