@@ -1,4 +1,4 @@
-"""`cosyvoice-operator run | metrics-api | crd | render`."""
+"""`cosyvoice-operator run | metrics-api | crd | render | explain`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 from cosyvoice_operator.api.crd import crd_yaml
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.settings import Settings
+from cosyvoice_operator.explain import explain
 from cosyvoice_operator.render import render
 
 
@@ -30,8 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands.add_parser("crd", help="print the CustomResourceDefinition")
     show = commands.add_parser("render", help="print the objects that the operator would make of a manifest")
-    show.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
-    for command in (run, show):
+    words = commands.add_parser("explain", help="say in words how each figure of a manifest came about")
+    for command in (show, words):
+        command.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
+    for command in (run, show, words):
         command.add_argument("--settings", type=Path, help="the file that the chart writes; built-in defaults without")
     chosen, rest = parser.parse_known_args(arguments)
     if chosen.command == "metrics-api":
@@ -46,9 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(crd_yaml(), end="")
             return 0
         settings = Settings.load(chosen.settings)
-        if chosen.command == "render":
+        if chosen.command in ("render", "explain"):
             text = sys.stdin.read() if chosen.filename == "-" else Path(chosen.filename).read_text(encoding="utf-8")
-            print(render(yaml.safe_load_all(text), settings), end="")
+            show_it = render if chosen.command == "render" else explain
+            print(show_it(yaml.safe_load_all(text), settings), end="")
             return 0
         logging.basicConfig(level=chosen.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for every event of every object

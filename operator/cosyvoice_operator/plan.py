@@ -9,7 +9,7 @@ from typing import Literal
 
 from cosyvoice_operator.api.catalogue import Card, Precision
 from cosyvoice_operator.api.errors import SpecError
-from cosyvoice_operator.api.service import CosyVoiceService, Engine, Pool
+from cosyvoice_operator.api.service import CosyVoiceService, Engine, Pool, Signal
 from cosyvoice_operator.api.settings import Settings, WorkerImage
 
 CHILD_NAME_MAX = 52
@@ -31,6 +31,8 @@ class PoolPlan:
     precision: Precision
     max_running: int
     max_batch_frames: int
+    memory_guard_percent: int
+    signals: tuple[Signal, ...]
     startup_seconds: int
     image: str
 
@@ -82,6 +84,7 @@ def _plan_pool(
             f"spec.pools[{index}].gpuResourceName: {pool.gpu_resource_name!r} cannot be asked for by card "
             f"{pool.card!r}, which has no GPU; remove it or choose another card",
         )
+    engine = spec.engine.model_copy(update=pool.engine.model_dump(exclude_none=True))
     streams = pool.streams_per_worker or card.streams_per_worker
     if pool.workers is not None:
         low, high = pool.workers.min, pool.workers.max
@@ -96,21 +99,24 @@ def _plan_pool(
         max_workers=high,
         streams_per_worker=streams,
         streams_from="Spec" if pool.streams_per_worker else "Catalogue",
-        precision=_precision(spec.engine, pool, card),
-        max_running=spec.engine.max_running or card.max_running,
-        max_batch_frames=spec.engine.max_batch_frames or card.max_batch_frames,
+        precision=_precision(engine, index, pool, card),
+        max_running=engine.max_running or card.max_running,
+        max_batch_frames=engine.max_batch_frames or card.max_batch_frames,
+        memory_guard_percent=engine.memory_guard_percent,
+        signals=tuple(pool.signals or spec.autoscaling.signals),
         startup_seconds=spec.startup.timeout_seconds or card.startup_seconds,
         image=spec.image or settings.worker_image.reference(card.image_variant),
     )
 
 
-def _precision(engine: Engine, pool: Pool, card: Card) -> Precision:
+def _precision(engine: Engine, index: int, pool: Pool, card: Card) -> Precision:
     if engine.precision == "Auto":
         return card.precisions[0]
     if engine.precision not in card.precisions:
+        where = f"spec.pools[{index}].engine" if pool.engine.precision else "spec.engine"
         raise SpecError(
             "UnsupportedPrecision",
-            f"spec.engine.precision: card {pool.card!r} of pool {pool.name!r} does not compute in "
-            f"{engine.precision!r}; use Auto or one of {', '.join(card.precisions)}",
+            f"{where}.precision: card {pool.card!r} of pool {pool.name!r} does not compute in {engine.precision!r}; "
+            f"use Auto or one of {', '.join(card.precisions)}",
         )
     return engine.precision

@@ -117,6 +117,27 @@ class Workers(Model):
 _SIZE = "exactly one of concurrency, workers is required"
 
 
+class Signal(Model):
+    """A reading that the autoscaler holds at a target."""
+
+    type: Literal["GPULoad", "GPUUtilization", "GPUMemory"]
+    """GPULoad: audio demanded over audio sustained. GPUUtilization: NVML's, over 30 s. GPUMemory: the engine's
+    blocks in use over their budget."""
+    target_percent: Annotated[int, Field(ge=1, le=100)] = 80
+
+
+Signals = Annotated[list[Signal], Field(min_length=1, max_length=3, json_schema_extra=list_map("type"))]
+
+
+class EngineOverrides(Model):
+    """What differs from spec.engine in one pool."""
+
+    precision: Literal["Auto", "FP32", "FP16", "BF16"] | None = None
+    max_running: Annotated[int, Field(ge=0, le=4096)] | None = None
+    max_batch_frames: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    memory_guard_percent: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
 class Pool(Model):
     """Workers of one card: one Deployment and one autoscaler."""
 
@@ -137,11 +158,17 @@ class Pool(Model):
     """Names the pool's nodes; where it is given, the card's node labels are not asked for."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = Field(default_factory=list)
     """Added to the card's."""
+    engine: EngineOverrides = EngineOverrides()
+    """Laid over spec.engine, field by field."""
+    signals: Signals | None = None
+    """In place of spec.autoscaling.signals."""
 
     @model_validator(mode="after")
     def sized_once(self) -> Self:
         if (self.concurrency is None) == (self.workers is None):
             raise ValueError(_SIZE)
+        if self.signals is not None:
+            _unique("signals", "type", [signal.type for signal in self.signals])
         return self
 
 
@@ -158,23 +185,12 @@ class Engine(Model):
     """Above this share of the GPU's memory new work waits until running work has finished."""
 
 
-class Signal(Model):
-    """A reading that the autoscaler holds at a target."""
-
-    type: Literal["GPULoad", "GPUUtilization", "GPUMemory"]
-    """GPULoad: audio demanded over audio sustained. GPUUtilization: NVML's, over 30 s. GPUMemory: the engine's
-    blocks in use over their budget."""
-    target_percent: Annotated[int, Field(ge=1, le=100)] = 80
-
-
 class Autoscaling(Model):
     """What sets the number of workers between a pool's min and max."""
 
     provider: Literal["HPA", "None"] = "HPA"
     """HPA: a HorizontalPodAutoscaler per pool. None: the number stays where it is set, within min and max."""
-    signals: Annotated[list[Signal], Field(min_length=1, max_length=3, json_schema_extra=list_map("type"))] = [  # noqa: RUF012
-        Signal(type="GPULoad")
-    ]
+    signals: Signals = [Signal(type="GPULoad")]  # noqa: RUF012
     """The largest proposal wins."""
     behavior: ScalingBehavior = ScalingBehavior()
 
@@ -205,6 +221,12 @@ class Drain(Model):
     timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 330
 
 
+class Disruption(Model):
+    """How many workers of a pool may be taken away at once on purpose, e.g. by the drain of a node."""
+
+    max_unavailable: Annotated[int, Field(ge=1, le=5_000)] = 1
+
+
 class Endpoint(Model):
     """The Kubernetes Service in front of all pools; it bears the name of the CosyVoiceService."""
 
@@ -229,6 +251,7 @@ class Spec(Model):
     rollout: Rollout = Rollout()
     startup: Startup = Startup()
     drain: Drain = Drain()
+    disruption: Disruption = Disruption()
     service: Endpoint = Endpoint()
     observability: Observability = Observability()
 

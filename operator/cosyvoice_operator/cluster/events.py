@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import logging
 import uuid
@@ -12,6 +14,7 @@ import aiohttp
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, Object
 
+WAITING_AT_MOST = 1000
 _GOOD_WHEN_FALSE = {"RolloutBlocked", "CapacityShortfall"}
 
 logger = logging.getLogger(__name__)
@@ -24,8 +27,19 @@ class Events:
         """instance: name of this operator's pod."""
         self._server = server
         self._instance = instance
+        self._waiting: asyncio.Queue[tuple[Object, dict[str, Any]]] = asyncio.Queue(maxsize=WAITING_AT_MOST)
 
-    async def post(self, service: Object, condition: dict[str, Any]) -> None:
+    def post(self, service: Object, condition: dict[str, Any]) -> None:
+        """Without waiting: telling must not hold up doing."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._waiting.put_nowait((service, condition))
+
+    async def run(self) -> None:
+        """Send for ever."""
+        while True:
+            await self._send(*await self._waiting.get())
+
+    async def _send(self, service: Object, condition: dict[str, Any]) -> None:
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         body = {

@@ -28,7 +28,7 @@ _SCALE_DOWN: Manifest = {
 
 def autoscaler(plan: Plan, pool: PoolPlan) -> Manifest:
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.child_name}
-    scaling = plan.service.spec.autoscaling
+    behavior = plan.service.spec.autoscaling.behavior
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -37,10 +37,10 @@ def autoscaler(plan: Plan, pool: PoolPlan) -> Manifest:
             "scaleTargetRef": target,
             "minReplicas": pool.min_workers,
             "maxReplicas": pool.max_workers,
-            "metrics": [_metric(signal, target) for signal in scaling.signals],
+            "metrics": [_metric(signal, target) for signal in pool.signals],
             "behavior": {
-                "scaleUp": _rules(_SCALE_UP, scaling.behavior.scale_up),
-                "scaleDown": _rules(_SCALE_DOWN, scaling.behavior.scale_down),
+                "scaleUp": _rules(_SCALE_UP, behavior.scale_up),
+                "scaleDown": _rules(_SCALE_DOWN, behavior.scale_down),
             },
         },
     }

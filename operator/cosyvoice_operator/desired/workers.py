@@ -25,7 +25,7 @@ def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata(plan, pool.child_name, pool)
-        | {"annotations": {contract.ANNOTATION_SIGNAL_TARGETS: _signal_targets(plan)}},
+        | {"annotations": {contract.ANNOTATION_SIGNAL_TARGETS: _signal_targets(pool)}},
         "spec": {
             "selector": {"matchLabels": pool_selector(plan, pool)},
             "strategy": _strategy(spec.rollout.type),
@@ -37,9 +37,13 @@ def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
     }
 
 
-def _signal_targets(plan: Plan) -> str:
-    signals = plan.service.spec.autoscaling.signals
-    targets = {contract.SIGNAL_METRICS[signal.type]: signal.target_percent for signal in signals}
+def grace_seconds(plan: Plan) -> int:
+    """From the decision to stop a worker to SIGKILL."""
+    return contract.PRESTOP_SECONDS + plan.service.spec.drain.timeout_seconds + EXIT_SECONDS
+
+
+def _signal_targets(pool: PoolPlan) -> str:
+    targets = {contract.SIGNAL_METRICS[signal.type]: signal.target_percent for signal in pool.signals}
     return json.dumps(targets, sort_keys=True)
 
 
@@ -60,7 +64,7 @@ def _pod(plan: Plan, pool: PoolPlan) -> Manifest:
     pod: Manifest = {
         "containers": [_container(plan, pool)],
         "volumes": volumes,
-        "terminationGracePeriodSeconds": contract.PRESTOP_SECONDS + spec.drain.timeout_seconds + EXIT_SECONDS,
+        "terminationGracePeriodSeconds": grace_seconds(plan),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -155,7 +159,7 @@ def _environment(plan: Plan, pool: PoolPlan) -> dict[str, str]:
         contract.ENV_MAX_RUNNING: str(pool.max_running),
         contract.ENV_MAX_BATCH_FRAMES: str(pool.max_batch_frames),
         contract.ENV_DRAIN_SECONDS: str(spec.drain.timeout_seconds),
-        contract.ENV_MEMORY_GUARD_PERCENT: str(spec.engine.memory_guard_percent),
+        contract.ENV_MEMORY_GUARD_PERCENT: str(pool.memory_guard_percent),
         contract.ENV_LOG_LEVEL: spec.observability.log_level.lower(),
     }
 

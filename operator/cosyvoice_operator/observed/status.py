@@ -60,14 +60,14 @@ def refused_status(
 def changed_conditions(previous: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conditions whose status or reason is not what it was: what is worth an Event.
 
-    Of a service that is seen for the first time only the verdict on its spec is news.
+    Of a service that is seen for the first time only a refusal is news.
     """
     before = {condition["type"]: (condition["status"], condition["reason"]) for condition in _conditions(previous)}
     return [
         condition
         for condition in _conditions(status)
         if before.get(condition["type"]) != (condition["status"], condition["reason"])
-        and (condition["type"] in before or condition["type"] == "Accepted")
+        and (condition["type"] in before or (condition["type"], condition["status"]) == ("Accepted", "False"))
     ]
 
 

@@ -57,6 +57,7 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
             tasks = [
                 group.create_task(leadership.run()),
                 group.create_task(capacities.run(queue.add)),
+                group.create_task(events.run()),
                 group.create_task(_work(watches, store, queue, leadership)),
                 group.create_task(_resync(store, queue, settings.resync_seconds)),
             ]

@@ -124,7 +124,7 @@ class Reconciler:
         changed = changed_conditions(raw["status"], status)
         if await self._applier.apply_status(raw, status):
             for condition in changed:
-                await self._events.post(raw, condition)
+                self._events.post(raw, condition)
 
 
 def _manifest(raw: Object) -> Object:

@@ -15,6 +15,7 @@ from cosyvoice_operator.cluster.kinds import CHILDREN, COSYVOICE_SERVICE, POD, K
 from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
 from cosyvoice_operator.runtime.leadership import LEASE, Leadership
 from cosyvoice_operator.runtime.queue import WorkQueue
+from cosyvoice_operator.runtime.stateless import NoDiffBase, NoProgress
 
 WATCHED = (COSYVOICE_SERVICE, *CHILDREN, POD)
 SWEEP_DELAY_SECONDS = 5.0
@@ -60,6 +61,8 @@ class Watches:
         settings.networking.enforce_retry_after = True
         settings.peering.standalone = True
         settings.posting.enabled = False
+        settings.persistence.diffbase_storage = NoDiffBase()
+        settings.persistence.progress_storage = NoProgress()
         settings.scanning.disabled = True  # resources and namespaces are known: no right to list them is needed
         settings.queueing.idle_timeout = 1
         for kind in (*CHILDREN, POD):

@@ -204,7 +204,9 @@ def test_a_refused_spec_leaves_what_was_said_of_the_workers() -> None:
 
 def test_only_changes_are_news() -> None:
     first = status(facts(deployment(replicas=2)))
-    assert [entry["type"] for entry in changed_conditions({}, first)] == ["Accepted"]
+    assert changed_conditions({}, first) == []
+    refused = refused_status(SpecError("UnknownCard", "no such card"), 1, {}, NOW)
+    assert [entry["type"] for entry in changed_conditions({}, refused)] == ["Accepted"]
     assert changed_conditions(first, first) == []
     second = status(facts(deployment(replicas=2, ready=2)), first)
     assert {entry["type"] for entry in changed_conditions(first, second)} == {"ModelReady", "Available", "Ready"}

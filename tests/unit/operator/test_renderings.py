@@ -56,7 +56,18 @@ OVERRIDES = {
         autoscaling={"provider": "None"},
         rollout={"type": "Recreate"},
     ),
-    "two-pools": manifest(pools=[pool(), pool(name="a100", card="A100")]),
+    "two-pools": manifest(
+        pools=[
+            pool(),
+            pool(
+                name="a100",
+                card="A100",
+                engine={"precision": "BF16", "maxRunning": 32},
+                signals=[{"type": "GPUUtilization", "targetPercent": 90}],
+            ),
+        ],
+        disruption={"maxUnavailable": 2},
+    ),
     "quickstart": yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text()),
 }
 SERVICES: dict[str, Any] = {f"card-{card}": manifest(pools=[pool(card=card)]) for card in CARDS} | OVERRIDES
