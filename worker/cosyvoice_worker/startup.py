@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from cosyvoice_worker.device.card import card_mismatch
 from cosyvoice_worker.device.nvml import Gpu
 from cosyvoice_worker.device.select import DeviceError, select_device
+from cosyvoice_worker.engine import random_model
 from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
@@ -25,14 +27,15 @@ log = logging.getLogger(__name__)
 
 
 def model_path(settings: Settings) -> Path:
-    """The directory that the settings name. Raises ModelDirectoryError for a built-in model that the image lacks."""
+    """The directory that the settings name; a random model is written to a temporary one.
+
+    Raises ModelDirectoryError for a built-in model that the image lacks and an unknown size of random model.
+    """
     if settings.model_dir is not None:
         return settings.model_dir
     if settings.model_random:
-        raise ModelDirectoryError(
-            f"COSYVOICE_MODEL_RANDOM={settings.model_random}: this worker makes no random models; "
-            f"use MODEL_DIR or MODEL_BUILTIN"
-        )
+        size, _, seed = settings.model_random.partition(":")
+        return random_model.write(Path(tempfile.mkdtemp(prefix="cosyvoice-random-")), size, int(seed)).path
     path = settings.builtin_models_dir / settings.model_builtin
     if not path.is_dir():
         present = sorted(entry.name for entry in settings.builtin_models_dir.glob("*/"))
