@@ -203,8 +203,16 @@ class _Reader:
             raise TensorFileError(f"{self.path}: {name!r} would unfold beyond {MAX_ELEMENTS} elements")
         if record.elements == 0:
             return torch.zeros(record.size, dtype=storage.dtype)
-        flat = torch.frombuffer(bytearray(self.archive.read(entry)), dtype=storage.dtype)
-        return flat.as_strided(record.size, record.stride, record.offset).clone(memory_format=torch.contiguous_format)
+        content = bytearray(entry.file_size)
+        with self.archive.open(entry) as stream:
+            read = stream.readinto(content)  # type: ignore[attr-defined]  # ZipExtFile is a BufferedIOBase
+        if read != entry.file_size:
+            raise TensorFileError(f"{self.path}: the bytes of {name!r} are truncated; copy the file again")
+        flat = torch.frombuffer(content, dtype=storage.dtype)
+        view = flat.as_strided(record.size, record.stride, record.offset)
+        # The buffer is this tensor's own; it is copied only where the tensor is not all of it in order.
+        whole = view.is_contiguous() and view.numel() == flat.numel()
+        return view if whole else view.clone(memory_format=torch.contiguous_format)
 
 
 def _load_safetensors(path: Path, skip: Callable[[str], bool]) -> dict[str, torch.Tensor]:
