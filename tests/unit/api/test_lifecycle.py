@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import httpx
@@ -21,7 +20,7 @@ from cosyvoice_worker.lifecycle import Engine
 from cosyvoice_worker.scheduling import service as scheduling
 from cosyvoice_worker.scheduling.service import SpeechService
 from cosyvoice_worker.settings import Settings
-from tests.unit.api.conftest import TINY, eventually, start, worker_environment
+from tests.unit.api.conftest import TINY, Running, eventually, start, worker_environment
 
 
 def test_before_the_model_is_loaded_it_lives_is_not_ready_and_has_no_load():
@@ -60,33 +59,6 @@ def test_a_stuck_engine_turns_liveness_off(server, monkeypatch):
     assert server.get("/healthz").status_code == 503
 
 
-@contextmanager
-def worker(**environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A ready worker in a process of its own, and its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cosyvoice_worker", "--model-dir", str(TINY), "--device", "cpu"],
-        env=worker_environment(COSYVOICE_LISTEN_PORT=str(port), **environment),
-        stdout=subprocess.DEVNULL,
-    )
-    base = f"http://127.0.0.1:{port}"
-
-    def ready() -> bool:
-        assert process.poll() is None, "the worker ended"
-        try:
-            return httpx.get(base + "/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    try:
-        eventually(ready, seconds=180)
-        yield process, base
-    finally:
-        process.kill()
-        process.wait()
-
-
 class Ended(NamedTuple):
     returncode: int
     stdout: str
@@ -96,30 +68,42 @@ class Ended(NamedTuple):
 TEXT = "One sentence after another, and so on and on. " * 6
 
 
-def test_sigterm_lets_running_streams_finish_takes_no_more_and_ends_with_status_0():
-    with worker() as (process, base):
-        body = {"input": TEXT, "response_format": "pcm", "seed": 3}
-        whole = httpx.post(base + "/v1/audio/speech", json=body, timeout=120).content
-        with httpx.stream("POST", base + "/v1/audio/speech", json=body, timeout=120) as response:
-            pieces = response.iter_raw()
-            received = next(pieces)
-            process.send_signal(signal.SIGTERM)
-            eventually(lambda: httpx.get(base + "/readyz").json() == {"phase": "Draining"})
-            assert httpx.get(base + "/load").json()["draining"] is True
-            assert httpx.get(base + "/healthz").status_code == 200
-            refused = httpx.post(base + "/v1/audio/speech", json=body)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-            received += b"".join(pieces)
-        samples, expected = np.frombuffer(received, "<i2"), np.frombuffer(whole, "<i2")
-        assert len(samples) == len(expected)
-        assert np.abs(samples.astype(int) - expected).max() <= 33  # a thousandth: steps batch differently in time
-        assert process.wait(30) == 0
-
-
-def test_a_stream_that_outlasts_the_drain_time_is_cut_and_never_looks_whole(monkeypatch):
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Running]:
+    """A ready server that a test may end."""
     monkeypatch.setattr(scheduling, "CALIBRATION_SECONDS", 0.0)
-    server = start(drain_seconds=0.2)
-    eventually(lambda: server.get("/readyz").status_code == 200, seconds=120)
+
+    def started(**settings: object) -> Running:
+        server = start(**settings)
+        eventually(lambda: server.get("/readyz").status_code == 200, seconds=120)
+        return server
+
+    return started
+
+
+def test_a_draining_worker_lets_running_streams_finish_and_takes_no_more(own_server):
+    server = own_server()
+    body = {"input": TEXT, "response_format": "pcm", "seed": 3}
+    whole = server.speak(**body).content
+    with httpx.stream("POST", server.base + "/v1/audio/speech", json=body, timeout=120) as response:
+        pieces = response.iter_raw()
+        received = next(pieces)
+        server.server.terminate()
+        eventually(lambda: server.get("/readyz").json() == {"phase": "Draining"})
+        assert server.get("/load").json()["draining"] is True
+        assert server.get("/healthz").status_code == 200
+        refused = server.speak(**body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        received += b"".join(pieces)
+    samples, expected = np.frombuffer(received, "<i2"), np.frombuffer(whole, "<i2")
+    assert len(samples) == len(expected)
+    assert np.abs(samples.astype(int) - expected).max() <= 33  # a thousandth: steps batch differently in time
+    server.thread.join(30)
+    assert not server.thread.is_alive()
+
+
+def test_a_stream_that_outlasts_the_drain_time_is_cut_and_never_looks_whole(own_server):
+    server = own_server(drain_seconds=0.2)
     body = {"input": TEXT * 10, "response_format": "pcm"}
     with httpx.stream("POST", server.base + "/v1/audio/speech", json=body, timeout=120) as response:
         pieces = response.iter_raw()
@@ -129,6 +113,23 @@ def test_a_stream_that_outlasts_the_drain_time_is_cut_and_never_looks_whole(monk
             list(pieces)
     server.thread.join(30)
     assert not server.thread.is_alive()
+
+
+def test_sigterm_ends_the_process_with_status_0_even_while_it_loads():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cosyvoice_worker", "--model-dir", str(TINY), "--device", "cpu", "--listen-port", "0"],
+        env=worker_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Started server process" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    assert process.wait(60) == 0
+    assert '"message": "stopped"' in rest
 
 
 @pytest.fixture
