@@ -35,6 +35,7 @@ path-exclude /usr/share/info/*
 path-exclude /usr/share/locale/*
 path-exclude /usr/share/doc/*
 path-include /usr/share/doc/*/copyright
+force-unsafe-io
 """
 _SLIM_APT: Final = """\
 DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };
