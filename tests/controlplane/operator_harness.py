@@ -56,12 +56,16 @@ class OperatorProcess:
         self._kubeconfig = plane.kubeconfig_for(USER, GROUPS)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout: float = 60) -> None:
-        """Return once it has listed everything."""
+    def start(self, timeout: float = 60, settings: Object | None = None) -> None:
+        """Return once it has listed everything; `settings` as the chart writes them."""
         python_path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "contract"))
         start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "cosyvoice_operator", "run", "--port=0"]
+            if settings is not None:
+                path = self.plane.root / f"{self.identity}-settings.yaml"
+                path.write_text(yaml.safe_dump(settings))
+                command.append(f"--settings={path}")
             self._process = subprocess.Popen(
                 [*command, f"--own-namespace={OPERATOR_NAMESPACE}", f"--identity={self.identity}"],
                 env=os.environ | {"KUBECONFIG": str(self._kubeconfig), "PYTHONPATH": python_path},

@@ -36,6 +36,9 @@ class Settings(Model):
     resync_seconds: Annotated[float, Field(gt=0)] = 600
     """Every service is looked at again after this long, whatever the watches said."""
 
+    rollouts_at_once: Annotated[int, Field(ge=1)] = 3
+    """Services whose workers may be replaced at once because the operator or its settings changed."""
+
     @cached_property
     def catalogue(self) -> Catalogue:
         return Catalogue.load(self.cards)

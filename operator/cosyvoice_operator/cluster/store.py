@@ -99,6 +99,7 @@ def _trimmed(kind: Kind, raw: Object) -> Object:
         trimmed["owned"] = _owned_fields(metadata)
         if kind is DEPLOYMENT:
             trimmed["metadata"]["generation"] = metadata["generation"]
+            trimmed["annotations"] = metadata.get("annotations", {})
             trimmed |= {"spec": {"replicas": spec.get("replicas", 1)}, "status": status}
         elif kind is AUTOSCALER:
             status = {name: status[name] for name in ("desiredReplicas", "conditions") if name in status}

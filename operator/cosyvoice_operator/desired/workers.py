@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -13,6 +14,8 @@ from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_labels,
 from cosyvoice_operator.plan import Plan, PoolPlan
 
 MODELS_MOUNT = "/models"
+ANNOTATION_TEMPLATE = "tts.cosyvoice.io/template"
+"""On a Deployment: a digest of its pod template, by which the operator sees that an apply would replace workers."""
 STARTUP_PERIOD_SECONDS = 5
 EXIT_SECONDS = 10
 """Between the end of the drain and SIGKILL: what the worker needs to leave."""
@@ -21,18 +24,19 @@ EXIT_SECONDS = 10
 def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
     """Without `spec.replicas`: that belongs to the autoscaler, or to who scales by hand (`cluster.replicas`)."""
     spec = plan.service.spec
+    template = {"metadata": {"labels": pool_labels(plan, pool)}, "spec": _pod(plan, pool)}
+    annotations = {contract.ANNOTATION_SIGNAL_TARGETS: _signal_targets(pool), ANNOTATION_TEMPLATE: _digest(template)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(plan, pool.child_name, pool)
-        | {"annotations": {contract.ANNOTATION_SIGNAL_TARGETS: _signal_targets(pool)}},
+        "metadata": metadata(plan, pool.child_name, pool) | {"annotations": annotations},
         "spec": {
             "selector": {"matchLabels": pool_selector(plan, pool)},
             "strategy": _strategy(spec.rollout.type),
             # A worker may use up its start-up budget after the one before it has used up its drain.
             "progressDeadlineSeconds": pool.startup_seconds + spec.drain.timeout_seconds + 60,
             "revisionHistoryLimit": 3,
-            "template": {"metadata": {"labels": pool_labels(plan, pool)}, "spec": _pod(plan, pool)},
+            "template": template,
         },
     }
 
@@ -40,6 +44,10 @@ def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
 def grace_seconds(plan: Plan) -> int:
     """From the decision to stop a worker to SIGKILL."""
     return contract.PRESTOP_SECONDS + plan.service.spec.drain.timeout_seconds + EXIT_SECONDS
+
+
+def _digest(template: Manifest) -> str:
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _signal_targets(pool: PoolPlan) -> str:

@@ -22,11 +22,14 @@ class Verdict:
     message: str
 
 
-def accepted(problem: SpecError | None, paused: bool) -> Verdict:
+def accepted(problem: SpecError | None, paused: bool, queued: bool) -> Verdict:
     if problem is not None:
         return Verdict("Accepted", "False", problem.reason, problem.message)
     if paused:
         return Verdict("Accepted", "True", "Paused", "spec.paused is true: children stay as they are")
+    if queued:
+        waits = "new workers, because the operator or its settings changed, wait until other services have theirs"
+        return Verdict("Accepted", "True", "RolloutQueued", waits)
     return Verdict("Accepted", "True", "Accepted", "the spec is carried out")
 
 

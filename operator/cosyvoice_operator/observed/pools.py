@@ -45,6 +45,8 @@ class PoolFacts:
     at_maximum: bool
     scaling_known: bool
     """The autoscaler has said whether it acts."""
+    rolled_out: bool
+    """Every worker is of the newest template, and ready."""
     measured: int | None
     """Streams per worker, the median of what the pool's workers measured; None until one has."""
 
@@ -96,6 +98,7 @@ def pool_facts(
         scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
         at_maximum=_condition(autoscaler or {}, "ScalingLimited").get("reason") == "TooManyReplicas",
         scaling_known=bool(_condition(autoscaler or {}, "ScalingActive")),
+        rolled_out=deployment is not None and _rolled_out(deployment),
         measured=_median([measured[uid] for pod in own if (uid := pod["metadata"]["uid"]) in measured]),
     )
 
@@ -129,6 +132,14 @@ def _container_problem(pod: Object) -> Problem | None:
             said = _short(ended.get("message", "")) or f"exit code {ended['exitCode']} ({ended.get('reason', 'Error')})"
             return Problem("ModelLoadFailed", f"the worker stopped before it was ready: {said}")
     return None
+
+
+def _rolled_out(deployment: Object) -> bool:
+    status, wanted = deployment["status"], deployment["spec"]["replicas"]
+    return bool(
+        status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == status.get("readyReplicas", 0) == wanted
+    )
 
 
 def _refused(status: Mapping[str, Any]) -> Problem | None:

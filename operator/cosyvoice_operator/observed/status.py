@@ -20,11 +20,16 @@ def status_of(
     problem: SpecError | None,
     previous: Mapping[str, Any],
     now: datetime.datetime,
+    *,
+    queued: bool = False,
 ) -> dict[str, Any]:
-    """`problem` is what kept the plan from being carried out, if anything did; `previous` is the status so far."""
+    """`problem` is what kept the plan from being carried out, if anything did; `previous` is the status so far.
+
+    `queued`: new workers are wanted and wait for the rollouts of other services.
+    """
     service = plan.service
     verdicts = [
-        conditions.accepted(problem, service.spec.paused),
+        conditions.accepted(problem, service.spec.paused, queued),
         conditions.model_ready(pools),
         conditions.available(pools),
         conditions.scaling_active(pools, plan.autoscaled),
@@ -48,7 +53,7 @@ def refused_status(
     problem: SpecError, generation: int, previous: Mapping[str, Any], now: datetime.datetime
 ) -> dict[str, Any]:
     """Of a spec from which no plan can be made: what was said of the workers before stays said, as they stay."""
-    verdicts = [conditions.accepted(problem, paused=False), conditions.ready((), problem)]
+    verdicts = [conditions.accepted(problem, paused=False, queued=False), conditions.ready((), problem)]
     stamped = {
         condition.type: condition.model_dump(by_alias=True)
         for condition in _stamped(verdicts, previous, generation, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import CosyVoiceService
@@ -16,15 +17,31 @@ from cosyvoice_operator.cluster.kinds import AUTOSCALER, CHILDREN, COSYVOICE_SER
 from cosyvoice_operator.cluster.store import ServiceKey, Store
 from cosyvoice_operator.desired.children import children
 from cosyvoice_operator.desired.replicas import replicas_to_set
+from cosyvoice_operator.desired.workers import ANNOTATION_TEMPLATE
 from cosyvoice_operator.observed.pools import PoolFacts, pool_facts
 from cosyvoice_operator.observed.status import changed_conditions, recheck_after, refused_status, status_of
 from cosyvoice_operator.plan import Plan, PoolPlan, plan
+from cosyvoice_operator.runtime.throttle import RolloutThrottle
 
 logger = logging.getLogger(__name__)
 
 
+QUEUED_SECONDS = 15.0
+"""After this a service that waits for its rollout asks again for a slot."""
+
+
 class Retry(Exception):
     """The API server did not take a child; the status says so, and the pass is to be repeated."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    problem: SpecError | None = None
+    """What the user has to mend."""
+    failure: ApiError | None = None
+    """What the API server refused: to be tried again."""
+    queued: bool = False
+    """Workers are to be replaced when other services have theirs."""
 
 
 class Reconciler:
@@ -45,6 +62,7 @@ class Reconciler:
         self._applier = applier
         self._events = events
         self._measured = measured
+        self._throttle = RolloutThrottle(settings.rollouts_at_once)
         self._now = now
 
     async def reconcile(self, key: ServiceKey) -> float | None:
@@ -52,6 +70,7 @@ class Reconciler:
         raw = self._store.get(COSYVOICE_SERVICE, *key)
         if raw is None or "deletionTimestamp" in raw["metadata"]:
             self._applier.forget(key)
+            self._throttle.release(key)
             return None
         try:
             planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings)
@@ -59,23 +78,30 @@ class Reconciler:
             generation = raw["metadata"]["generation"]
             await self._tell(raw, refused_status(refused, generation, raw["status"], self._now()))
             return None
-        problem, failure = await self._carry_out(key, planned)
-        if failure is not None and _namespace_goes(failure):
+        done = await self._carry_out(key, planned, changed_by_user=_changed_by_user(raw))
+        if done.failure is not None and _namespace_goes(done.failure):
             return None
         facts = self._facts(key, planned)
-        await self._tell(raw, status_of(planned, facts, problem, raw["status"], self._now()))
-        if failure is not None:
-            raise Retry(str(failure)) from failure
-        return recheck_after(facts)
+        if all(pool.rolled_out for pool in facts) and not done.queued:
+            self._throttle.release(key)
+        status = status_of(planned, facts, done.problem, raw["status"], self._now(), queued=done.queued)
+        await self._tell(raw, status)
+        if done.failure is not None:
+            raise Retry(str(done.failure)) from done.failure
+        return QUEUED_SECONDS if done.queued else recheck_after(facts)
 
-    async def _carry_out(self, key: ServiceKey, planned: Plan) -> tuple[SpecError | None, ApiError | None]:
-        """What the user has to mend, and what the API server refused; the other children are applied all the same."""
+    async def _carry_out(self, key: ServiceKey, planned: Plan, *, changed_by_user: bool) -> _Outcome:
+        """Apply what differs and prune; a child that cannot be applied does not keep the others from it."""
         if planned.service.spec.paused:
-            return None, None
+            return _Outcome()
         problem: SpecError | None = None
         failure: ApiError | None = None
+        queued = False
         wanted = children(planned)
         for manifest in wanted:
+            if not changed_by_user and self._replaces_workers(manifest) and not self._throttle.admit(key):
+                queued = True
+                continue
             try:
                 await self._apply(planned, manifest)
             except SpecError as error:
@@ -91,7 +117,16 @@ class Reconciler:
                 name = child["metadata"]["name"]
                 if (kind, name) not in names and owned(child, planned.service.metadata.uid):
                     await self._applier.prune(kind, child)
-        return problem, failure
+        return _Outcome(problem, failure, queued)
+
+    def _replaces_workers(self, manifest: Object) -> bool:
+        """Whether an apply would replace pods that are there."""
+        if kind_of(manifest) is not DEPLOYMENT:
+            return False
+        metadata = manifest["metadata"]
+        live = self._store.get(DEPLOYMENT, metadata["namespace"], metadata["name"])
+        template = metadata["annotations"][ANNOTATION_TEMPLATE]
+        return live is not None and live["annotations"].get(ANNOTATION_TEMPLATE) != template
 
     async def _apply(self, planned: Plan, manifest: Object) -> None:
         applied = await self._applier.apply(manifest, planned.service.metadata.uid)
@@ -125,6 +160,12 @@ class Reconciler:
         if await self._applier.apply_status(raw, status):
             for condition in changed:
                 self._events.post(raw, condition)
+
+
+def _changed_by_user(raw: Object) -> bool:
+    """The spec is newer than what was carried out last: a difference is what the user wants, and now."""
+    observed: int = raw["status"].get("observedGeneration", 0)
+    return bool(observed != raw["metadata"]["generation"])
 
 
 def _manifest(raw: Object) -> Object:

@@ -37,7 +37,7 @@ def pool(**fields: Any) -> Manifest:
 def deployment(replicas: int = 1, ready: int = 0, conditions: tuple[Manifest, ...] = ()) -> Manifest:
     """As the store keeps it."""
     return {
-        "metadata": {"name": "narrator-t4-eb324"},
+        "metadata": {"name": "narrator-t4-eb324", "generation": 1},
         "spec": {"replicas": replicas},
         "status": {"readyReplicas": ready, "conditions": list(conditions)},
     }
