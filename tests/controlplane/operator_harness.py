@@ -242,16 +242,20 @@ def eventually(check: Callable[[], T], timeout: float = 30) -> T:
 
 
 @contextlib.contextmanager
-def quiet(operator: OperatorProcess, seconds: float = 5) -> Iterator[None]:
-    """Fails unless the operator comes to rest after the block and then sends nothing for `seconds`."""
+def quiet(operator: OperatorProcess, home: Namespace, seconds: float = 5) -> Iterator[None]:
+    """Fails unless the operator comes to rest about a namespace after the block, then to send nothing for `seconds`."""
     yield
 
+    def requests() -> list[str]:
+        return [request for request in operator.requests() if f"/namespaces/{home.name}/" in request]
+
     def at_rest() -> int:
-        before = operator.requests()
+        before = requests()
         time.sleep(2)
-        assert operator.requests()[len(before) :] == [], "the operator does not come to rest"
+        assert requests()[len(before) :] == []
         return len(before)
 
     before = eventually(at_rest, timeout=20)
     time.sleep(seconds)
-    assert operator.requests()[before:] == []
+    sent = requests()[before:]
+    assert sent == [], sent

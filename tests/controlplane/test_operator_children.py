@@ -24,7 +24,7 @@ def requests_in(operator: OperatorProcess, home: Namespace) -> list[str]:
 
 
 def test_a_service_becomes_its_children_with_one_request_each(operator: OperatorProcess, home: Namespace) -> None:
-    with quiet(operator):
+    with quiet(operator, home):
         home.apply(service())
         home.converged("hello")
         for kind, name in (("service", "hello"), ("deployment", CHILD), ("hpa", CHILD), ("pdb", CHILD)):
@@ -53,7 +53,7 @@ def test_a_pool_starts_with_its_minimum_of_workers(home: Namespace) -> None:
 def test_what_somebody_changes_of_ours_is_put_back(operator: OperatorProcess, home: Namespace) -> None:
     home.apply(service())
     home.converged("hello")
-    with quiet(operator):
+    with quiet(operator, home):
         home.kubectl("set", "image", f"deployment/{CHILD}", "worker=example.invalid/other:1")
         home.kubectl("label", "deployment", CHILD, "tts.cosyvoice.io/card-")
         home.kubectl("patch", "service", "hello", "--type=merge", "--patch", '{"spec": {"selector": {"app": "mine"}}}')
@@ -84,7 +84,7 @@ def test_a_child_that_loses_our_label_is_found_again(operator: OperatorProcess, 
 def test_what_others_add_is_left_alone(operator: OperatorProcess, home: Namespace) -> None:
     home.apply(service())
     home.converged("hello")
-    with quiet(operator):
+    with quiet(operator, home):
         home.kubectl("annotate", "deployment", CHILD, "example.com/mine=yes")
         home.kubectl("annotate", "service", "hello", "example.com/mine=yes")
     home.apply(service(drain={"timeoutSeconds": 7}))
@@ -101,7 +101,7 @@ def test_what_others_add_is_left_alone(operator: OperatorProcess, home: Namespac
 def test_the_number_of_workers_is_the_autoscalers(operator: OperatorProcess, home: Namespace) -> None:
     home.apply(service())
     home.converged("hello")
-    with quiet(operator):
+    with quiet(operator, home):
         home.kubectl("scale", "deployment", CHILD, "--replicas=3")
         eventually(lambda: workers_shown(home, "0/3"))
     home.apply(service(drain={"timeoutSeconds": 7}))
@@ -176,7 +176,7 @@ def test_a_paused_service_keeps_its_children_as_they_are(operator: OperatorProce
     home.apply(service(paused=True, drain={"timeoutSeconds": 7}))
     home.converged("hello")
     assert home.condition("hello", "Accepted")["reason"] == "Paused"
-    with quiet(operator, seconds=2):
+    with quiet(operator, home, seconds=2):
         home.kubectl("delete", "pdb", CHILD)
     assert home.list("pdb") == []
     assert home.get("deployment", CHILD)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 345
@@ -187,7 +187,7 @@ def test_a_paused_service_keeps_its_children_as_they_are(operator: OperatorProce
 def test_quantities_in_other_forms_do_not_make_it_write_again(operator: OperatorProcess, home: Namespace) -> None:
     odd = {"cpu": "1000m", "memory": "1024Mi", "example.com/thing": 1}
     pool = {"name": "cpu", "card": "CPU", "workers": {"max": 2}, "resources": {"requests": odd}}
-    with quiet(operator):
+    with quiet(operator, home):
         home.apply(service(pools=[pool | {"resources": {"requests": odd, "limits": {"example.com/thing": "1"}}}]))
         home.converged("hello")
         eventually(lambda: home.get("deployment", CHILD))

@@ -27,7 +27,7 @@ def test_children_go_with_their_service(operator: OperatorProcess, home: Namespa
     home.converged("hello")
     home.kubectl("delete", "cosyvoiceservice", "hello", "--timeout=10s")
     eventually(lambda: gone(home), timeout=120)  # the garbage collector looks for new kinds of owners every 30 s
-    with quiet(operator):
+    with quiet(operator, home):
         pass
 
 
@@ -52,19 +52,19 @@ def test_a_namespace_with_services_is_deleted_without_trouble(operator: Operator
     home.apply(service())
     home.converged("hello")
     home.plane.run_kubectl("delete", "namespace", home.name, "--timeout=60s")
-    with quiet(operator):
+    with quiet(operator, home):
         pass
 
 
 def test_a_restart_writes_nothing_that_is_there_already(operator: OperatorProcess, home: Namespace) -> None:
     home.apply(service())
     home.converged("hello")
-    with quiet(operator):
+    with quiet(operator, home):
         pass
     versions = {kind: [item["metadata"]["resourceVersion"] for item in home.list(kind)] for kind in KINDS}
     assert operator.stop() == 0
     operator.start()
-    with quiet(operator):
+    with quiet(operator, home):
         pass
     assert {kind: [item["metadata"]["resourceVersion"] for item in home.list(kind)] for kind in KINDS} == versions
 

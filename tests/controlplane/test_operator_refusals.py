@@ -60,7 +60,7 @@ def test_a_spec_that_cannot_be_carried_out_says_so_and_changes_nothing(
     home.apply(service())
     home.converged("hello")
     before = home.get("deployment", CHILD)
-    with quiet(operator):
+    with quiet(operator, home):
         home.apply(service(pools=[{**POOL, "card": "V100"}], drain={"timeoutSeconds": 7}))
         home.converged("hello")
     accepted = home.condition("hello", "Accepted")
@@ -134,6 +134,30 @@ def test_one_bad_service_does_not_hold_up_the_others(operator: OperatorProcess, 
     home.apply(service())
     home.converged("hello")
     assert home.condition("hello", "Accepted")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("pod", "message"),
+    [
+        ({"prioritiClassName": "gpu"}, "prioritiClassName"),
+        ({"containers": [{"name": "worker", "ports": [{"name": "x"}]}]}, "containerPort"),
+        ({"containers": [{"name": "sidecar"}]}, "image"),
+    ],
+    ids=["misspelt", "port without number", "container without image"],
+)
+def test_a_pod_template_that_the_api_server_refuses_is_shown(
+    operator: OperatorProcess, home: Namespace, pod: dict[str, Any], message: str
+) -> None:
+    home.apply(service(podTemplate={"spec": pod}))
+
+    def shown() -> None:
+        accepted = home.condition("hello", "Accepted")
+        assert (accepted["status"], accepted["reason"]) == ("False", "Refused")
+        assert message in accepted["message"]
+
+    eventually(shown)
+    home.apply(service(podTemplate={"spec": {"priorityClassName": "system-node-critical"}}))
+    eventually(lambda: accepted_is(home, "True"), timeout=60)
 
 
 def test_what_the_api_server_refuses_is_shown(operator: OperatorProcess, home: Namespace) -> None:

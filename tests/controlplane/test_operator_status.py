@@ -27,7 +27,7 @@ def test_a_service_is_ready_when_its_workers_are(operator: OperatorProcess, home
     home.converged("hello")
     assert home.condition("hello", "Ready")["status"] == "False"
     eventually(lambda: pods_are(home, 1))
-    with quiet(operator):
+    with quiet(operator, home):
         home.set_pods(READY)
         home.kubectl("wait", "--for=condition=Ready", "cosyvoiceservice/hello", "--timeout=20s")
     row = home.kubectl("get", "cvs", "hello").splitlines()
@@ -115,7 +115,7 @@ def measured_is_shown(home: Namespace) -> None:
 def test_somebodys_change_of_the_status_is_put_right(operator: OperatorProcess, home: Namespace) -> None:
     home.apply(service())
     home.converged("hello")
-    with quiet(operator):
+    with quiet(operator, home):
         wrong = '{"status": {"url": "http://elsewhere"}}'
         home.kubectl("patch", "cvs", "hello", "--subresource=status", "--type=merge", "--patch", wrong)
         eventually(lambda: url_is_right(home))

@@ -1,8 +1,8 @@
 """The parts of Kubernetes' own types that a user may set, typed so that a mistake is refused at apply."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cosyvoice_operator.api.base import Model, Quantity
 
@@ -51,5 +51,33 @@ class ScalingBehavior(Model):
     scale_down: ScalingRules | None = None
 
 
-NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
+_KEYED = ("containers", "initContainers", "volumes", "imagePullSecrets", "resourceClaims")
+
+
+class PodTemplateMetadata(Model):
+    labels: Labels = Field(default_factory=dict)
+    annotations: Annotations = Field(default_factory=dict)
+
+
+class PodTemplate(Model):
+    """Laid over the operator's pod template by strategic merge; the main container is `worker`."""
+
+    metadata: PodTemplateMetadata = PodTemplateMetadata()
+    spec: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = Field(
+        default_factory=dict
+    )
+    """As in a pod. The API server checks it when the Deployment is applied; what it refuses is shown in `Accepted`."""
+
+    @field_validator("spec")
+    @classmethod
+    def items_have_names(cls, spec: dict[str, Any]) -> dict[str, Any]:
+        for field in _KEYED:
+            for index, item in enumerate(spec.get(field) or []):
+                if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+                    raise ValueError(f"{field}[{index}] needs a name, by which it is merged")
+        return spec
+
+
+NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]

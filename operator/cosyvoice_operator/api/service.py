@@ -7,7 +7,14 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from cosyvoice_contract import GROUP
 from cosyvoice_operator.api.base import DnsLabel, DnsSubdomain, Model, cel, list_map
 from cosyvoice_operator.api.errors import SpecError
-from cosyvoice_operator.api.kubernetes import Annotations, NodeSelector, Resources, ScalingBehavior, Toleration
+from cosyvoice_operator.api.kubernetes import (
+    Annotations,
+    NodeSelector,
+    PodTemplate,
+    Resources,
+    ScalingBehavior,
+    Toleration,
+)
 
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -162,6 +169,8 @@ class Pool(Model):
     """Laid over spec.engine, field by field."""
     signals: Signals | None = None
     """In place of spec.autoscaling.signals."""
+    pod_template: PodTemplate = PodTemplate()
+    """Laid over spec.podTemplate."""
 
     @model_validator(mode="after")
     def sized_once(self) -> Self:
@@ -254,6 +263,8 @@ class Spec(Model):
     disruption: Disruption = Disruption()
     service: Endpoint = Endpoint()
     observability: Observability = Observability()
+    pod_template: PodTemplate = PodTemplate()
+    """For what no other field says."""
 
     @model_validator(mode="after")
     def pools_once(self) -> Self:

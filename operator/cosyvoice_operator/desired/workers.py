@@ -11,6 +11,7 @@ import cosyvoice_contract as contract
 from cosyvoice_operator.api.kubernetes import Toleration
 from cosyvoice_operator.api.service import ModelSource
 from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_labels, pool_selector
+from cosyvoice_operator.desired.overrides import merged
 from cosyvoice_operator.plan import Plan, PoolPlan
 
 MODELS_MOUNT = "/models"
@@ -24,7 +25,7 @@ EXIT_SECONDS = 10
 def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
     """Without `spec.replicas`: that belongs to the autoscaler, or to who scales by hand (`cluster.replicas`)."""
     spec = plan.service.spec
-    template = {"metadata": {"labels": pool_labels(plan, pool)}, "spec": _pod(plan, pool)}
+    template = _template(plan, pool)
     annotations = {contract.ANNOTATION_SIGNAL_TARGETS: _signal_targets(pool), ANNOTATION_TEMPLATE: _digest(template)}
     return {
         "apiVersion": "apps/v1",
@@ -44,6 +45,15 @@ def deployment(plan: Plan, pool: PoolPlan) -> Manifest:
 def grace_seconds(plan: Plan) -> int:
     """From the decision to stop a worker to SIGKILL."""
     return contract.PRESTOP_SECONDS + plan.service.spec.drain.timeout_seconds + EXIT_SECONDS
+
+
+def _template(plan: Plan, pool: PoolPlan) -> Manifest:
+    """With what the user lays over it; the labels by which the operator finds its pods stay."""
+    template: Manifest = {"metadata": {"labels": pool_labels(plan, pool)}, "spec": _pod(plan, pool)}
+    for over in (plan.service.spec.pod_template, pool.pool.pod_template):
+        template = merged(template, over.model_dump(exclude_defaults=True))
+    template["metadata"]["labels"] |= pool_labels(plan, pool)
+    return template
 
 
 def _digest(template: Manifest) -> str:

@@ -107,8 +107,8 @@ class Reconciler:
             except SpecError as error:
                 problem = problem or error
             except ApiError as error:
-                if error.code == 429 or error.code >= 500:
-                    raise  # the server is busy or broken: nothing to tell the user
+                if _servers_own(error):
+                    raise
                 failure = failure or error
                 problem = problem or SpecError("Refused", f"the API server refused {_name(manifest)}: {error.message}")
         names = {(kind_of(manifest), manifest["metadata"]["name"]) for manifest in wanted}
@@ -174,6 +174,15 @@ def _manifest(raw: Object) -> Object:
 
 def _name(manifest: Object) -> str:
     return f"{manifest['kind']} {manifest['metadata']['name']}"
+
+
+def _servers_own(error: ApiError) -> bool:
+    """The API server is busy or broken, of which the user of a service need not hear.
+
+    A field that does not exist and a webhook that fails are of code 500 too, and of those they have to.
+    """
+    told = ("failed to create typed patch object", "failed calling webhook")
+    return error.code == 429 or (error.code >= 500 and not any(words in error.message for words in told))
 
 
 def _namespace_goes(error: ApiError) -> bool:
