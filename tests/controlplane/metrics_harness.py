@@ -219,7 +219,8 @@ class Fleet:
     """Names of pods whose worker hangs."""
     loading: bool = False
     """New pods do not pass their startupProbe."""
-    servers: dict[str, web.AppRunner] = field(default_factory=dict)
+    servers: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """Pod -> what ends its worker."""
     started: set[str] = field(default_factory=set)
 
     @property
@@ -242,8 +243,8 @@ class Fleet:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for server in self.servers.values():
-                await server.cleanup()
+            for stop in self.servers.values():
+                await stop()
 
     async def _play(self, mirror: Mirror, changed: asyncio.Event) -> None:
         while True:
@@ -251,21 +252,25 @@ class Fleet:
             changed.clear()
             pods = {pod["metadata"]["name"]: pod for pod in mirror.objects.values()}
             for name in set(self.servers) - set(pods):
-                await self.servers.pop(name).cleanup()
+                await self.servers.pop(name)()
             for name, pod in pods.items():
                 if name not in self.servers and not pod["metadata"].get("deletionTimestamp"):
                     await self._start(name)
 
     async def _start(self, name: str) -> None:
         ip = next(_addresses)
+        self.servers[name] = await self.serve(name, ip)
+        with contextlib.suppress(ApiError):  # gone already
+            await self.set_started(name, not self.loading, ip)
+
+    async def serve(self, name: str, ip: str) -> Callable[[], Awaitable[None]]:
+        """Start the worker of a pod on port 8000 of `ip`; returns what ends it."""
         app = web.Application()
         app.router.add_get(PATH_LOAD, partial(self._report, name))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, ip, WORKER_PORT).start()
-        self.servers[name] = runner
-        with contextlib.suppress(ApiError):  # gone already
-            await self.set_started(name, not self.loading, ip)
+        return runner.cleanup
 
     async def set_started(self, name: str, started: bool, ip: str | None = None) -> None:
         """What the kubelet reports of a container before and after its startupProbe has passed."""
