@@ -33,6 +33,7 @@ class DemandMeter:
         self._refused_by_key: dict[str, Asked] = {}
 
     def accepted(self, now: float, seconds: float) -> Asked:
+        self._forget(now)
         asked = Asked(now, seconds)
         self._accepted.append(asked)
         return asked

@@ -89,18 +89,18 @@ class SpeechService:
         """
         self._loop.start()
         voice = next(iter(self.voices.values()), Voice("warm-up", torch.zeros(192)))
-        await self._timed(voice, 1)
+        await self._timed(voice, 1, "Good morning.")
         alone = await self._timed(voice, 1)
         count = max(1, min(int(CALIBRATION_SECONDS * alone / WARM_UP_SECONDS), self._sizing.limits.max_running))
         rate = max(alone, await self._timed(voice, count)) if count > 1 else alone
         self._loop.capacity.calibrate(rate)
         log.info("calibrated", extra={"audio_seconds_per_second": round(rate, 2), "batch": count})
 
-    async def _timed(self, voice: Voice, count: int) -> float:
+    async def _timed(self, voice: Voice, count: int, text: str = WARM_UP_TEXT) -> float:
         """Audio seconds per second of `count` warm-up requests at once."""
         began = time.monotonic()
         streams = [
-            await self._submit(SynthesisRequest(f"warm-up-{i}", WARM_UP_TEXT, voice, seed=i), metered=False)
+            await self._submit(SynthesisRequest(f"warm-up-{i}", text, voice, seed=i), metered=False)
             for i in range(count)
         ]
         samples = sum([len(pcm) for stream in streams async for pcm in stream])
