@@ -56,6 +56,7 @@ build/demo-venv/.complete: requirements/demo.txt
 generate: setup ## write the files that are generated: the CRD, and the chart's copy of it
 	PYTHONPATH=operator:contract $(VENV)/python -m cosyvoice_operator crd > crds/cosyvoiceservices.tts.cosyvoice.io.yaml
 	cp crds/cosyvoiceservices.tts.cosyvoice.io.yaml charts/cosyvoice-operator/files/crd.yaml
+	PYTHONPATH=operator:contract $(VENV)/python -m cosyvoice_operator.api.reference > docs/api.md
 
 lock: setup ## resolve pyproject.toml into requirements/*.txt; the images run Python 3.13
 	$(COMPILE) --python-version 3.11 --extra operator --extra worker --group dev pyproject.toml -o requirements/dev.txt

@@ -90,8 +90,4 @@ def _nodes(pool: PoolPlan) -> str:
         return "those that this pool's nodeSelector names."
     if not pool.card.nodes:
         return "any."
-    alternatives = [
-        " and ".join(f"{key} in ({', '.join(values)})" for key, values in alternative.labels.items())
-        for alternative in pool.card.nodes
-    ]
-    return "any with one of\n" + "\n".join(f"      {alternative}" for alternative in alternatives)
+    return "any with one of\n" + "\n".join(f"      {labels}" for labels in pool.node_labels)

@@ -36,6 +36,16 @@ class PoolPlan:
     startup_seconds: int
     image: str
 
+    @property
+    def node_labels(self) -> list[str]:
+        """The ways in which a node is known to have the card, in words; empty where the pool names its nodes itself."""
+        if self.pool.node_selector:
+            return []
+        return [
+            " and ".join(f"{key} in ({', '.join(values)})" for key, values in alternative.labels.items())
+            for alternative in self.card.nodes
+        ]
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -24,8 +24,8 @@ class Problem:
     """Why a worker does not come up."""
 
     reason: str
-    """`ModelLoadFailed`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`, `QuotaExceeded` or
-    `AdmissionDenied`."""
+    """`ModelLoadFailed`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`, `NoNodeForCard`,
+    `QuotaExceeded` or `AdmissionDenied`."""
     message: str
     due_in: float = 0.0
     """Seconds until it counts as blocking; until then it may still settle by itself."""
@@ -94,7 +94,7 @@ def pool_facts(
         plan=plan,
         desired=deployment["spec"]["replicas"] if deployment else plan.min_workers,
         ready=status.get("readyReplicas", 0),
-        problem=_problem(status, own, drain_seconds, now),
+        problem=_problem(plan, status, own, drain_seconds, now),
         scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
         at_maximum=_condition(autoscaler or {}, "ScalingLimited").get("reason") == "TooManyReplicas",
         scaling_known=bool(_condition(autoscaler or {}, "ScalingActive")),
@@ -104,14 +104,14 @@ def pool_facts(
 
 
 def _problem(
-    status: Mapping[str, Any], pods: list[Object], drain_seconds: int, now: datetime.datetime
+    plan: PoolPlan, status: Mapping[str, Any], pods: list[Object], drain_seconds: int, now: datetime.datetime
 ) -> Problem | None:
     """The first worker that cannot come up tells; what nobody but a person can mend goes first."""
     problems = [_container_problem(pod) for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     problems.append(_refused(status))
     draining = any("deletionTimestamp" in pod["metadata"] for pod in pods)
     patience = SETTLING_SECONDS + (drain_seconds if draining else 0)
-    problems += [_unschedulable(pod, patience, now) for pod in pods]
+    problems += [_unschedulable(plan, pod, patience, now) for pod in pods]
     return next((problem for problem in problems if problem is not None), None)
 
 
@@ -150,13 +150,22 @@ def _refused(status: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _unschedulable(pod: Object, patience: float, now: datetime.datetime) -> Problem | None:
+def _unschedulable(plan: PoolPlan, pod: Object, patience: float, now: datetime.datetime) -> Problem | None:
     """A replacement waits as long as the worker before it drains: that is no lack of GPUs, hence the patience."""
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
         return None
     waited = (now - datetime.datetime.fromisoformat(condition["lastTransitionTime"])).total_seconds()
-    return Problem("Unschedulable", _short(condition.get("message", "")), max(0.0, patience - waited))
+    message = _short(condition.get("message", ""))
+    if "node affinity" in message:
+        labels = " or ".join(plan.node_labels) or "its nodeSelector"
+        return Problem(
+            "NoNodeForCard",
+            f"no node with room is known to have card {plan.pool.card}, looked for by {labels}; label the nodes, name "
+            f"them by the pool's nodeSelector, or lay your labels over the card's row ({message})",
+            max(0.0, patience - waited),
+        )
+    return Problem("Unschedulable", message, max(0.0, patience - waited))
 
 
 def _scaling_problem(autoscaler: Object) -> tuple[str, str] | None:

@@ -14,6 +14,9 @@ from cosyvoice_operator.observed.pools import PoolFacts
 from cosyvoice_operator.plan import Plan
 
 
+_TROUBLE = {("Accepted", "False"), ("ModelReady", "False"), ("RolloutBlocked", "True"), ("CapacityShortfall", "True")}
+
+
 def status_of(
     plan: Plan,
     pools: Sequence[PoolFacts],
@@ -65,14 +68,14 @@ def refused_status(
 def changed_conditions(previous: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conditions whose status or reason is not what it was: what is worth an Event.
 
-    Of a service that is seen for the first time only a refusal is news.
+    Of a service that is seen for the first time only trouble is news, not that it is still coming up.
     """
     before = {condition["type"]: (condition["status"], condition["reason"]) for condition in _conditions(previous)}
     return [
         condition
         for condition in _conditions(status)
         if before.get(condition["type"]) != (condition["status"], condition["reason"])
-        and (condition["type"] in before or (condition["type"], condition["status"]) == ("Accepted", "False"))
+        and (condition["type"] in before or (condition["type"], condition["status"]) in _TROUBLE)
     ]
 
 

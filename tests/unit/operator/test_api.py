@@ -10,6 +10,7 @@ import yaml
 
 from cosyvoice_operator.api.crd import crd, crd_yaml
 from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.api.reference import reference
 from cosyvoice_operator.api.service import CosyVoiceService
 from tests.unit.operator.builders import manifest, pool
 
@@ -84,6 +85,17 @@ def test_every_example_is_valid(example: Path) -> None:
 )
 def test_the_crd_is_what_the_models_say(copy: str) -> None:
     assert (ROOT / copy).read_text() == crd_yaml(), "run `make generate` and commit what it writes"
+
+
+def test_the_reference_is_what_the_models_say() -> None:
+    assert (ROOT / "docs" / "api.md").read_text() == reference(), "run `make generate` and commit what it writes"
+
+
+def test_every_field_of_the_spec_that_needs_words_has_them() -> None:
+    text = reference()
+    for field in ("pools[].card", "autoscaling.signals", "drain", "podTemplate", "model.source"):
+        row = next(line for line in text.splitlines() if f"`{field}`" in line)
+        assert len(row.split("|")[-2].strip()) > 10, row
 
 
 def test_the_crd_is_small_enough_for_kubectl_apply() -> None:

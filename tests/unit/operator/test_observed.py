@@ -127,6 +127,15 @@ def test_a_pod_without_a_gpu_is_news_only_after_schedulers_had_their_time() -> N
     assert recheck_after(later) is None
 
 
+def test_a_card_that_no_node_has_is_told_with_the_labels_looked_for() -> None:
+    message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    lonely = pod(unschedulable={**waiting_since(61), "message": message})
+    blocked = condition(status(facts(deployment(replicas=2), pods=(lonely,))), "RolloutBlocked")
+    assert blocked["reason"] == "NoNodeForCard"
+    assert "card T4, looked for by nvidia.com/gpu.product in (Tesla-T4, Tesla-T4-SHARED) or" in blocked["message"]
+    assert message in blocked["message"]
+
+
 def test_a_replacement_that_waits_for_a_drain_is_no_lack_of_gpus() -> None:
     draining = pod(going=True)
     waiting = facts(deployment(replicas=2), pods=(draining, pod(unschedulable=waiting_since(200))))
