@@ -1,6 +1,6 @@
 # What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint check test bench-autoscaling demo demo-down generate lock
+.PHONY: help setup lint check test bench-autoscaling bench-operator demo demo-down generate lock
 
 PYTHON ?= python3
 VENV := .venv/bin
@@ -39,6 +39,9 @@ test: setup ## all tests, on real control planes and a real kind cluster
 
 bench-autoscaling: setup ## what each way of scaling costs over a day; writes build/bench/autoscaling.json
 	PYTHONPATH=operator:contract:. $(VENV)/python -m tests.bench.autoscaling
+
+bench-operator: setup ## what the operator costs at 2,000 services; writes build/bench/operator.json
+	PYTHONPATH=operator:contract:. $(VENV)/python -m tests.bench.operator
 
 demo: $(DEMO)/.complete ## from nothing to speech that Kubernetes scales
 	$(DEMO)/bin/python -m hack.demo up

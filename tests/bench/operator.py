@@ -21,6 +21,7 @@ from cosyvoice_operator.api.settings import Settings
 from cosyvoice_operator.cluster.api_server import ApiServer
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, DEPLOYMENT, kind_of
 from cosyvoice_operator.desired.children import children
+from cosyvoice_operator.observed.pools import SETTLING_SECONDS
 from cosyvoice_operator.plan import child_name, plan
 from cosyvoice_operator.runtime.operator import WORKERS
 from tests.cluster import binaries
@@ -120,7 +121,7 @@ async def measure(plane: ControlPlane, count: int, more: int, rest: float) -> Ob
         await create_services(server, "more", more)
         if more:
             await until_converged(server, "more", more)
-        await asyncio.sleep(30)
+        await asyncio.sleep(SETTLING_SECONDS + 15)  # then pods without a node are news, once
         at_rest = len(operator.requests())
         await asyncio.sleep(rest)
         after = operator.requests()[at_rest:]

@@ -13,7 +13,6 @@ from cosyvoice_operator.observed.conditions import Verdict
 from cosyvoice_operator.observed.pools import PoolFacts
 from cosyvoice_operator.plan import Plan
 
-
 _TROUBLE = {("Accepted", "False"), ("ModelReady", "False"), ("RolloutBlocked", "True"), ("CapacityShortfall", "True")}
 
 
