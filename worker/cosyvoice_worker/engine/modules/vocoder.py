@@ -55,7 +55,7 @@ class Chunk:
 
 
 Keep = Callable[[Tensor], Tensor]
-"""Sets what lies beyond each row's end to zero, which is what a shorter batch would have there."""
+"""Sets what lies beyond each row's end to zero, in place, which is what a shorter batch would have there."""
 
 
 class Snake(nn.Module):
@@ -65,7 +65,7 @@ class Snake(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         alpha = self.alpha[:, None]
-        return x + (x * alpha).sin().square() / (alpha + 1e-9)
+        return torch.addcmul(x, (x * alpha).sin_().square_(), 1 / (alpha + 1e-9))
 
 
 class Conv(nn.Conv1d):
@@ -386,9 +386,13 @@ class _Keep:
         self.lengths = torch.tensor(lengths, device=device)[:, None, None]
 
     def at(self, rate: int, extra: int) -> Keep:
+        mask: Tensor | None = None
+
         def keep(x: Tensor) -> Tensor:
-            mask = torch.arange(x.shape[2], device=x.device) < self.lengths * rate + extra
-            return x * mask
+            nonlocal mask
+            if mask is None:
+                mask = torch.arange(x.shape[2], device=x.device) < self.lengths * rate + extra
+            return x.mul_(mask)
 
         return keep
 
