@@ -7,8 +7,9 @@ import contextlib
 import logging
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
@@ -16,9 +17,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from cosyvoice_contract import LABEL_MANAGED_BY, MANAGED_BY, WORKER_PORT
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
-from cosyvoice_operator.cluster.mirror import Mirror
+from cosyvoice_operator.cluster.mirror import SILENCE_SECONDS, Mirror
 from cosyvoice_operator.metricsapi import registration, server
-from cosyvoice_operator.metricsapi.aggregate import Pool
+from cosyvoice_operator.metricsapi.aggregate import MetricUnavailable, Pool, Reading
 from cosyvoice_operator.metricsapi.callers import Authorizer, FrontProxy, read_front_proxy
 from cosyvoice_operator.metricsapi.certificate import ServingIdentity, server_context
 from cosyvoice_operator.metricsapi.listener import Listener
@@ -37,25 +38,45 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterPools:
-    """The pools as the watches and the last scrape show them."""
+    """The pools as the watches and the last scrape show them.
 
-    def __init__(self, api: ApiServer, deployments: Mirror, pods: Mirror, scraper: Scraper) -> None:
+    Raises MetricUnavailable when the API server has told nothing for `max_silence` seconds: a pool may have grown
+    meanwhile, and the sum over the workers that are known would then look like a load that leaves.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        deployments: Mirror,
+        pods: Mirror,
+        readings: Callable[[], Mapping[str, Reading]],
+        max_silence: float = SILENCE_SECONDS + 30,
+    ) -> None:
         self._api = api
         self._deployments = deployments
         self._pods = pods
-        self._scraper = scraper
+        self._readings = readings
+        self._max_silence = max_silence
 
     def find(self, namespace: str, name: str) -> Pool | None:
+        silence = max(self._deployments.silent_seconds, self._pods.silent_seconds)
+        if silence > self._max_silence:
+            raise MetricUnavailable(
+                f"metrics API has heard nothing from the API server for {self._max_silence:.0f} s and cannot know "
+                "which workers there are"
+            )
         for deployment in self._deployments.objects.values():
             meta = deployment["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, name):
-                return read_pool(deployment, self._pods.objects.values(), self._scraper.readings)
+                return read_pool(deployment, self._pods.objects.values(), self._readings())
         return None
 
     async def select(self, namespace: str, label_selector: str) -> list[Pool]:
         # The API server knows the selector language; this form is for people and rare.
         listing = await self._api.request(
-            "GET", f"/apis/apps/v1/namespaces/{namespace}/deployments", query={"labelSelector": label_selector}
+            "GET",
+            f"/apis/apps/v1/namespaces/{quote(namespace, safe='')}/deployments",
+            query={"labelSelector": label_selector},
         )
         found = (self.find(namespace, item["metadata"]["name"]) for item in listing["items"])
         return [pool for pool in found if pool is not None]
@@ -112,7 +133,7 @@ class Process:
         self._listener = Listener(
             server.application(
                 server.Service(
-                    pools=ClusterPools(api, self._deployments, self._pods, self._scraper),
+                    pools=ClusterPools(api, self._deployments, self._pods, lambda: self._scraper.readings),
                     front_proxy=self._trusted,
                     authorizer=Authorizer(api),
                     telemetry=self._telemetry,

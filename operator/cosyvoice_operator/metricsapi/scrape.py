@@ -69,7 +69,7 @@ class Scraper:
         self._failing: dict[str, str] = {}
         self._asked: dict[str, float] = {}
         self.first_round = asyncio.Event()
-        """Set once every worker was asked once."""
+        """Set when the first round is over."""
 
     @property
     def readings(self) -> Mapping[str, Reading]:
