@@ -16,8 +16,10 @@ CLUSTER = "cosyvoice-test"
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A kind cluster with the chart installed and the quickstart's service ready."""
-    made = demo.make_cluster(CLUSTER)  # quick: tests/conftest.py has built everything before the first test
-    demo.install(made)
-    demo.apply_quickstart(made)
-    yield made
-    kind.down(CLUSTER)
+    try:
+        made = demo.make_cluster(CLUSTER)  # quick: tests/conftest.py has built everything before the first test
+        demo.install(made)
+        demo.apply_quickstart(made)
+        yield made
+    finally:
+        kind.down(CLUSTER)
