@@ -35,3 +35,11 @@ def test_metrics_have_every_outcome_from_the_start_and_the_engines_readings(serv
         assert f"cosyvoice_{name}" in text
     assert 'cosyvoice_requests_total{outcome="failed"}' in text
     assert 'cosyvoice_capacity{from="Measured"}' in text
+
+
+def test_the_playground_is_one_page_that_loads_nothing_from_elsewhere(server):
+    response = server.get("/")
+    assert response.headers["content-type"].startswith("text/html")
+    assert "v1/audio/speech" in response.text
+    assert "http" not in response.text
+    assert "default-src 'none'" in response.headers["content-security-policy"]

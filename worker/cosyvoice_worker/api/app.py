@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosyvoice_worker.api import errors, listings, probes, speech
+from cosyvoice_worker.api import errors, listings, playground, probes, speech
 from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.lifecycle import Worker
@@ -30,7 +30,7 @@ def create_app(worker: Worker) -> FastAPI:
     )
     worker.on_ready = app.state.metrics.load_seconds.set
     errors.install(app)
-    for router in (speech.router, listings.router, probes.router):
+    for router in (speech.router, listings.router, probes.router, playground.router):
         app.include_router(router)
     app.add_middleware(_BodyLimit)
     app.add_middleware(_RequestHeaders)

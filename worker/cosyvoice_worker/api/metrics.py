@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import GpuReading
 
-disable_created_metrics()  # the time at which each series began: as many lines again, which nobody reads
+# The time at which each series began would be as many lines again, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
