@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
@@ -134,6 +135,16 @@ async def test_the_copy_is_kept_while_the_api_server_fails_and_caught_up_after()
         cluster.objects = [pod("b")]
         await shows("b")
     assert list(held) == ["uid-b"]
+
+
+async def test_a_watch_that_falls_silent_is_dead_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosyvoice_operator.cluster.mirror.SILENCE_SECONDS", 0.2)
+    cluster = Cluster(pod("a"), watches=[])  # the watch stays open and says nothing
+    async with mirror(cluster) as (made, shows):
+        await shows("a")
+        cluster.objects = [pod("b")]
+        await shows("b")
+        assert made.silent_seconds < 5
 
 
 async def test_what_no_decision_reads_is_dropped() -> None:
