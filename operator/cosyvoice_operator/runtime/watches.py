@@ -6,10 +6,11 @@ import asyncio
 import logging
 from typing import Any
 
+import aiohttp
 import kopf
 
 from cosyvoice_contract import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
-from cosyvoice_operator.cluster.api_server import ApiServer
+from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
 from cosyvoice_operator.cluster.apply import Applier
 from cosyvoice_operator.cluster.kinds import CHILDREN, COSYVOICE_SERVICE, POD, Kind, Object
 from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
@@ -116,7 +117,14 @@ class Watches:
             self._sweep = asyncio.create_task(self._sweep_away())
 
     async def _sweep_away(self) -> None:
-        await asyncio.sleep(SWEEP_DELAY_SECONDS)
+        while True:
+            await asyncio.sleep(SWEEP_DELAY_SECONDS)
+            try:
+                return await self._forget_the_lost()
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                logger.warning("looking for what was deleted meanwhile: %s", error or type(error).__name__)
+
+    async def _forget_the_lost(self) -> None:
         for kind in WATCHED:
             known = {name: self._store.get(kind, *name) for name in self._store.names(kind)}
             query = {} if kind is COSYVOICE_SERVICE else {"labelSelector": _SELECTOR}
