@@ -106,9 +106,12 @@ def _refusal(error: ValidationError) -> ApiError:
         message = "is none of mp3, opus, aac, flac, wav, pcm"
     else:
         message = first["msg"].removeprefix("Input ").replace("should", "must", 1)
-    return invalid(field, f"{field} {_shown(first['input'])} {message}")
+    return invalid(field, f"{field} {_shown(field, first['input'])} {message}".replace("  ", " "))
 
 
-def _shown(value: object) -> str:
+def _shown(field: str, value: object) -> str:
+    """The value seen; what people wrote or said stays out of messages, which are logged."""
+    if field in ("input", "instructions", "ref_text", "ref_audio"):
+        return ""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
