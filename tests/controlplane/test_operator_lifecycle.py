@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cosyvoice_operator.plan import child_name
 from tests.controlplane.operator_harness import Namespace, OperatorProcess, eventually, quiet, service
@@ -126,3 +127,11 @@ def test_its_probes_and_its_metrics_answer(operator: OperatorProcess, home: Name
         'apply_total{changed="true",kind="Deployment"}',
     ):
         assert f"cosyvoice_operator_{name}" in metrics
+    samples = {
+        (sample.name, sample.labels.get("type") or sample.labels.get("state")): sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+        if sample.labels.get("namespace") == home.name
+    }
+    assert samples["cosyvoice_service_condition", "Ready"] == 1
+    assert samples["cosyvoice_service_workers", "max"] == 3

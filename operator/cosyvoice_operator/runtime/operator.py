@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 import kopf
+from prometheus_client import REGISTRY
 
 from cosyvoice_operator.api.settings import Settings
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
@@ -21,7 +22,7 @@ from cosyvoice_operator.runtime.http import serve
 from cosyvoice_operator.runtime.leadership import Leadership
 from cosyvoice_operator.runtime.queue import WorkQueue
 from cosyvoice_operator.runtime.reconciler import Reconciler
-from cosyvoice_operator.runtime.telemetry import DEAF_SECONDS, LEADS, QUEUE_DEPTH, RECONCILES
+from cosyvoice_operator.runtime.telemetry import DEAF_SECONDS, LEADS, QUEUE_DEPTH, RECONCILES, ServicesCollector
 from cosyvoice_operator.runtime.watches import Watches
 
 WORKERS = 8
@@ -48,6 +49,7 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
         watches = Watches(server, store, applier, queue, leadership)
         QUEUE_DEPTH.set_function(lambda: queue.depth)
         DEAF_SECONDS.set_function(lambda: leadership.deaf_for)
+        REGISTRY.register(ServicesCollector(store))
         LEADS.set_function(lambda: leadership.leads)
         async with (
             serve(port, lambda: leadership.alive, watches.synced.is_set) as bound,
