@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "cosyvoice-operator"
 OPERATOR_NAMESPACE = "cosyvoice-system"
 USER = f"system:serviceaccount:{OPERATOR_NAMESPACE}:cosyvoice"
+INSTALLED = ("crd", "rbac", "lease")
 GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{OPERATOR_NAMESPACE}")
 
 Object = dict[str, Any]
@@ -33,11 +34,11 @@ T = TypeVar("T")
 
 
 def install(plane: ControlPlane) -> None:
-    """The chart's CRD and RBAC, for a release `cosyvoice`."""
+    """The chart's CRD, RBAC and Lease, for a release `cosyvoice`."""
     plane.run_kubectl("create", "namespace", OPERATOR_NAMESPACE)
     template = [BIN / "helm", "template", "cosyvoice", CHART, "--namespace", OPERATOR_NAMESPACE]
     rendered = subprocess.run(
-        [*template, "--kube-version=1.34.0", "--show-only=templates/crd.yaml", "--show-only=templates/rbac.yaml"],
+        [*template, "--kube-version=1.34.0", *(f"--show-only=templates/{name}.yaml" for name in INSTALLED)],
         capture_output=True,
         text=True,
         check=True,

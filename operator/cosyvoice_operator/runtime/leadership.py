@@ -129,6 +129,7 @@ class Leadership:
         except ApiError as error:
             if error.code != 404:
                 raise
+            # The chart brings the Lease; this is for an operator that runs without it.
             body = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "spec": {}}
             body["metadata"] = {"namespace": self.namespace, "name": self.name}
             try:
