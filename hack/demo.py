@@ -34,7 +34,7 @@ _CPU = "-cpu"
 """What the chart appends to the worker image's tag for cards without a GPU."""
 SENTENCE = "Good morning, how are you today?"
 LOAD_CLIENTS = 16
-"""Listeners at once: a worker of the quickstart is sized for one."""
+"""Each asks for the next sentence as soon as it has one: more than any worker on a CPU gives."""
 _SENTENCES = (ROOT / "tests" / "kind" / "sentences.txt").read_text().splitlines()
 _WORKER_PORT = 8000
 
@@ -164,13 +164,13 @@ def hello(url: str) -> None:
 def scale(cluster: Cluster) -> None:
     """Put load on the service until two workers work, take it away until one is left."""
     with service_proxy(cluster) as url, speech.Load(url, _SENTENCES, LOAD_CLIENTS) as load:
-        with step(f"{LOAD_CLIENTS} listeners at once, until a second worker works"):
+        with step(f"{LOAD_CLIENTS} clients at once, until a second worker works"):
             wait_until(lambda: len(working_workers(cluster)) >= 2, 420, cluster)
         show(cluster)
     say(str(load))
     if load.lost:
         raise RuntimeError("requests were lost:\n" + "\n".join(load.lost[:5]))
-    with step("no listener, until one worker is left"):
+    with step("no client, until one worker is left"):
         wait_until(lambda: len(worker_pods(cluster)) == 1 and replicas(cluster) == 1, 420, cluster)
     show(cluster)
 

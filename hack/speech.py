@@ -98,6 +98,8 @@ def _parse(content: bytes) -> tuple[int, bytes]:
 class Load:
     """Clients that ask for one sentence after the other until they are told to stop.
 
+    listening: a client asks again when what it got would have been played, which makes it one stream; without, it asks
+    at once, and a few of them saturate any worker.
     finished: requests whose audio came whole; refused: answers 429 or 503, which cost nothing and were tried again;
     lost: everything else, with what happened.
     """
@@ -105,6 +107,7 @@ class Load:
     base_url: str
     sentences: Sequence[str]
     clients: int
+    listening: bool = False
     finished: int = 0
     audio_seconds: float = 0.0
     refused: int = 0
@@ -154,6 +157,8 @@ class Load:
                 with self._lock:
                     self.finished += 1
                     self.audio_seconds += speech.duration
+                if self.listening:
+                    self._stop.wait(speech.duration - speech.total)
 
     def _count_lost(self, what: str) -> None:
         with self._lock:

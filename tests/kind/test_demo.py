@@ -52,7 +52,7 @@ def test_load_brings_workers_and_its_end_takes_them_away_and_no_request_is_lost(
             demo.wait_until(lambda: len(demo.working_workers(cluster)) >= 2, 420, cluster)
             loaded = demo.replicas(cluster)
         # One listener stays while workers go: what they have accepted must be finished, not cut.
-        with speech.Load(url, SENTENCES, clients=1) as remaining:
+        with speech.Load(url, SENTENCES, clients=1, listening=True) as remaining:
             demo.wait_until(lambda: len(demo.worker_pods(cluster)) < loaded, 420, cluster)
     demo.wait_until(lambda: len(demo.worker_pods(cluster)) == 1, 420, cluster)
     assert load.lost == []
