@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cosyvoice_operator.plan import child_name
-from tests.controlplane.operator_harness import Namespace, OperatorProcess, eventually, quiet, service
+from tests.controlplane.operator_harness import ROOT, Namespace, OperatorProcess, eventually, quiet, service
 
 pytestmark = pytest.mark.controlplane
 
@@ -52,6 +53,11 @@ def test_kubectl_apply_refuses(home: Namespace, spec: dict[str, Any], message: s
 @pytest.mark.parametrize("name", ["n" * 41, "1hello", "hel.lo"])
 def test_kubectl_apply_refuses_a_name_that_no_service_can_bear(home: Namespace, name: str) -> None:
     assert "metadata.name must be at most 40 characters" in home.apply(service(name), check=False)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_kubectl_apply_takes_every_example(home: Namespace, example: Path) -> None:
+    home.kubectl("apply", "--dry-run=server", "-f", str(example))
 
 
 def test_a_spec_that_cannot_be_carried_out_says_so_and_changes_nothing(
