@@ -33,9 +33,6 @@ def model_path(settings: Settings) -> Path:
     """
     if settings.model_dir is not None:
         return settings.model_dir
-    if settings.model_random:
-        size, _, seed = settings.model_random.partition(":")
-        return random_model.write(Path(tempfile.mkdtemp(prefix="cosyvoice-random-")), size, int(seed)).path
     path = settings.builtin_models_dir / settings.model_builtin
     if not path.is_dir():
         present = sorted(entry.name for entry in settings.builtin_models_dir.glob("*/"))
@@ -93,4 +90,12 @@ def default_voice(settings: Settings, recorded: RecordedVoices) -> Voice:
 
 
 def _load_model(settings: Settings, device: torch.device, dtype: torch.dtype) -> LoadedModel:
-    return build.load(open_directory(model_path(settings)), device, dtype)
+    if not settings.model_random:
+        return build.load(open_directory(model_path(settings)), device, dtype)
+    size, _, seed = settings.model_random.partition(":")
+    with tempfile.TemporaryDirectory(prefix="random-model-") as folder:
+        try:
+            directory = random_model.write(Path(folder), size, int(seed))
+        except ModelDirectoryError as error:
+            raise ModelDirectoryError(f"COSYVOICE_MODEL_RANDOM={settings.model_random}: {error}") from None
+        return build.load(directory, device, dtype)

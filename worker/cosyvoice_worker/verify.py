@@ -36,6 +36,9 @@ def print_model(settings: Settings) -> None:
     device, _ = select_device(settings.device, settings.precision)
     open_gpu(settings, device)
     _say("device", f"{device}, {settings.precision}" + (f", card {settings.card}" if settings.card else ""))
+    if settings.model_random:
+        _say("model", f"{settings.model_random}, random")
+        return
     directory = open_directory(model_path(settings))
     _say("model", f"{settings.served_name}: CosyVoice{directory.config.version}, {directory.config.sample_rate} Hz")
     _say("directory", str(directory.path))

@@ -61,3 +61,10 @@ def test_the_served_name_is_the_one_given_or_the_directorys(tmp_path):
     assert settings(tmp_path / "CosyVoice2-0.5B").served_name == "CosyVoice2-0.5B"
     assert settings(tmp_path, model_name="mine").served_name == "mine"
     assert Settings(model_builtin="DemoEnglish", device="cpu").served_name == "DemoEnglish"
+
+
+async def test_a_random_model_is_made_by_size_and_seed_and_an_unknown_size_is_named():
+    engine = await load_engine(Settings(model_random="Tiny:3", device="cpu"))
+    assert engine.voices.default.name == "random"
+    with pytest.raises(ModelDirectoryError, match=r"COSYVOICE_MODEL_RANDOM=Huge:3: .* Tiny"):
+        await load_engine(Settings(model_random="Huge:3", device="cpu"))
