@@ -55,7 +55,8 @@ def client(base_url: str) -> openai.OpenAI:
 def speak(api: openai.OpenAI, text: str, *, model: str = MODEL, voice: str = VOICE) -> Speech:
     """Ask for `text` as WAV and read it as it comes.
 
-    Raises openai.APIError when the service refuses or the connection breaks, ValueError when what came is no whole WAV.
+    Raises openai.APIStatusError when the service refuses, ValueError when what came is no whole WAV, and what the HTTP
+    library raises when the stream breaks.
     """
     started = time.monotonic()
     first_audio: float | None = None
@@ -151,7 +152,7 @@ class Load:
                 with self._lock:
                     self.refused += 1
                 self._stop.wait(float(error.response.headers.get("retry-after", 1)))
-            except (openai.APIError, ValueError) as error:
+            except Exception as error:  # whatever it was, the audio did not come
                 self._count_lost(f"{text!r}: {error!r}")
             else:
                 with self._lock:

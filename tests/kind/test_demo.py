@@ -15,7 +15,11 @@ from pocketsphinx import Decoder
 from hack import demo, speech
 from tests.cluster.kind import Cluster
 
-pytestmark = [pytest.mark.kind, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.kind,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 SENTENCES = (Path(__file__).parent / "sentences.txt").read_text().splitlines()
 WORST_WORD_ERROR_RATE = 0.25
