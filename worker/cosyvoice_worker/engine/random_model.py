@@ -1,7 +1,6 @@
 """Writes a model directory with random weights in the official format: for tests and benchmarks, it says no words.
 
-The same size, seed and version give the same files. Needs the `onnx` package, which only the development environment
-has.
+The same size, seed and version give the same files.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ SIZES: Final[Mapping[str, Size]] = {
 
 
 def write(path: Path, size: str, seed: int, version: Version = 2) -> ModelDirectory:
-    """Makes `path` a model directory. Raises ModelDirectoryError for an unknown size or where `onnx` is missing."""
+    """Makes `path` a model directory. Raises ModelDirectoryError for an unknown size."""
     if size not in SIZES:
         raise ModelDirectoryError(f"there is no random model of size {size!r}; there are {', '.join(SIZES)}")
     dims = SIZES[size]
@@ -181,11 +180,8 @@ def _write_tokenizer(qwen: Path, dims: Size, version: Version) -> None:
 
 def _write_onnx(path: Path, version: Version) -> None:
     """A speaker encoder and a speech tokenizer of a few operations each, with the official shapes."""
-    try:
-        import numpy as np
-        from onnx import TensorProto, helper, numpy_helper, save_model
-    except ImportError:
-        raise ModelDirectoryError("a random model needs the onnx package: pip install onnx") from None
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save_model
 
     random = np.random.default_rng(0)
 
