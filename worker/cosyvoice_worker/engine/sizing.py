@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
@@ -25,6 +26,16 @@ class Sizing:
     """Positions of one sentence at most."""
     max_speech_tokens: int
     """Speech tokens, the prompt's included, that the flow can take."""
+
+
+def cpu_threads() -> int:
+    """Threads of torch on a CPU: half of the cores that this process may use, unless OMP_NUM_THREADS says otherwise.
+
+    The other half serves HTTP and encodes. On a machine without a core to spare two threads that wait for each other
+    were measured at a third to a half of one thread's speed (docs/engine.md), so fewer is the safe side.
+    """
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdigit() and int(said) > 0 else max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0) -> Sizing:

@@ -23,7 +23,7 @@ from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.llm_runner import LlmRunner
 from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.requests import Reading, SynthesisRequest, Voice
-from cosyvoice_worker.engine.sizing import Sizing, size_for
+from cosyvoice_worker.engine.sizing import Sizing, cpu_threads, size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
 from cosyvoice_worker.scheduling.stream import SpeechStream
@@ -59,6 +59,8 @@ class SpeechService:
     """Made and used in one asyncio event loop; works in a thread of its own."""
 
     def __init__(self, model: LoadedModel, options: Options) -> None:
+        if model.device.type == "cpu":
+            torch.set_num_threads(cpu_threads())
         self.model_name = options.model_name
         self.sample_rate = model.config.sample_rate
         self.voices: Mapping[str, Voice] = model.voices
