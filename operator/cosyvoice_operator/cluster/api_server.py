@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio import config as kube_config
@@ -45,8 +46,9 @@ class ApiServer:
         self._configuration = configuration
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context),
-            # A proxy is for a kubeconfig's far-away cluster; inside a pod the environment names none.
-            trust_env=True,
+            # A proxy is for a kubeconfig's far-away cluster; inside a pod the environment names none. Only then: with
+            # it aiohttp also looks for a netrc file, in a thread, at every request.
+            trust_env=bool(getproxies()),
             read_bufsize=2**21,  # one watch event is one line, and an object may be 1.5 MiB
         )
 
