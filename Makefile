@@ -1,6 +1,6 @@
 # What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint check test bench-autoscaling bench-operator demo demo-down generate lock
+.PHONY: help setup lint check test bench bench-engine bench-autoscaling bench-operator demo demo-down generate lock
 
 PYTHON ?= python3
 VENV := .venv/bin
@@ -37,6 +37,11 @@ test: setup ## all tests, on real control planes and a real kind cluster
 	@echo "== all tests"
 	$(VENV)/python -m pytest
 
+bench: bench-engine bench-operator bench-autoscaling ## all measurements
+
+bench-engine: setup build/bench-venv/.complete ## the engine beside the official code; writes build/bench/engine.json
+	PYTHONPATH=worker:contract:. $(VENV)/python -m tests.bench.engine
+
 bench-autoscaling: setup ## what each way of scaling costs over a day; writes build/bench/autoscaling.json
 	PYTHONPATH=operator:contract:. $(VENV)/python -m tests.bench.autoscaling
 
@@ -56,6 +61,12 @@ build/demo-venv/.complete: requirements/demo.txt
 	build/demo-venv/bin/pip install --quiet --require-hashes -r requirements/demo.txt
 	@touch $@
 
+build/bench-venv/.complete: requirements/bench-peer.txt requirements/bench-peer-bare.txt
+	@echo "== making the virtual environment of the official code"
+	$(PYTHON) -m venv build/bench-venv
+	$(VENV)/uv pip sync --quiet --python build/bench-venv/bin/python --require-hashes $^
+	@touch $@
+
 generate: setup ## write the files that are generated: the CRD, and the chart's copy of it
 	PYTHONPATH=operator:contract $(VENV)/python -m cosyvoice_operator crd > crds/cosyvoiceservices.tts.cosyvoice.io.yaml
 	cp crds/cosyvoiceservices.tts.cosyvoice.io.yaml charts/cosyvoice-operator/files/crd.yaml
@@ -65,6 +76,8 @@ lock: setup ## resolve pyproject.toml into requirements/*.txt; the images run Py
 	$(COMPILE) --python-version 3.11 --extra operator --extra worker --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --python-version 3.11 --group demo -o requirements/demo.txt
 	$(COMPILE) --python-version 3.11 --group uv -o requirements/uv.txt
+	$(COMPILE) --python-version 3.11 --group bench-peer -o requirements/bench-peer.txt
+	$(COMPILE) --python-version 3.11 --no-deps --group bench-peer-bare -o requirements/bench-peer-bare.txt
 	$(COMPILE) --python-version 3.13 --extra operator pyproject.toml -o requirements/operator.txt
 	$(COMPILE) --python-version 3.13 --extra worker pyproject.toml -o requirements/worker-cuda.txt
 	$(COMPILE) --python-version 3.13 --extra worker --override requirements/worker-cpu.overrides pyproject.toml \
