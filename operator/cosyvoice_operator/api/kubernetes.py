@@ -74,7 +74,10 @@ class PodTemplate(Model):
     @classmethod
     def items_have_names(cls, spec: dict[str, Any]) -> dict[str, Any]:
         for field in _KEYED:
-            for index, item in enumerate(spec.get(field) or []):
+            items = spec.get(field)
+            if items is not None and not isinstance(items, list):
+                raise ValueError(f"{field} is {items!r}; write a list")
+            for index, item in enumerate(items or []):
                 if not isinstance(item, dict) or not isinstance(item.get("name"), str):
                     raise ValueError(f"{field}[{index}] needs a name, by which it is merged")
         return spec

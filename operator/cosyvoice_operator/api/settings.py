@@ -49,6 +49,8 @@ class Settings(Model):
         if path is None:
             return cls()
         try:
-            return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+            settings = cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
         except ValidationError as error:
             raise SpecError.of(error, root=str(path)) from error
+        _ = settings.catalogue  # a mistake in `cards` ends the new pod, not every service
+        return settings

@@ -10,7 +10,7 @@ from cosyvoice_contract import GROUP
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import KIND
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
-from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, DEPLOYMENT, Kind, Object, kind_of
+from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, DEPLOYMENT, SERVICE, Kind, Object, kind_of
 from cosyvoice_operator.cluster.store import FIELD_MANAGER, ServiceKey, Store
 from cosyvoice_operator.cluster.telemetry import APPLIES
 
@@ -100,7 +100,13 @@ class Applier:
         self._sent.pop((kind, namespace, name), None)
 
     async def _create(self, kind: Kind, manifest: Object, owner_uid: str) -> Object:
-        """Without force, a first write cannot take a field from anybody: an object of that name is a conflict."""
+        """Without force, a first write takes no field from anybody: an object of that name is a conflict.
+
+        But for a Service, which need have no selector and has a name of the user's: there, what exists is asked for.
+        """
+        if kind is SERVICE and (found := await self._find(kind, manifest)) is not None:
+            _check_owner(kind, found, owner_uid)
+            return await self._update(kind, manifest, found)
         try:
             return await self._patch(kind, manifest, FIELD_MANAGER, force=False)
         except ApiError as error:
@@ -108,13 +114,21 @@ class Applier:
             if error.code not in (409, 422):
                 raise
             refused = error
-        try:
-            path = kind.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-            found = await self._server.request("GET", path)
-        except ApiError as error:
-            raise refused if error.code == 404 else error from None
+        found = await self._find(kind, manifest)
+        if found is None:
+            raise refused
         _check_owner(kind, found, owner_uid)
         return await self._update(kind, manifest, found)  # ours, but somebody took its label away
+
+    async def _find(self, kind: Kind, manifest: Object) -> Object | None:
+        """What the store need not know: it has only what bears our label."""
+        path = kind.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        try:
+            return await self._server.request("GET", path)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return None
 
     async def _update(self, kind: Kind, manifest: Object, live: Object) -> Object:
         """With its uid: an object that somebody put in the place of ours is not touched."""

@@ -15,6 +15,8 @@ from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, Object
 
 WAITING_AT_MOST = 1000
+NOTE_MAX_BYTES = 1024
+"""The API server refuses a longer one."""
 _GOOD_WHEN_FALSE = {"RolloutBlocked", "CapacityShortfall"}
 
 logger = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class Events:
             "type": "Warning" if _bad(condition) else "Normal",
             "reason": condition["reason"],
             "action": f"{condition['type']}{condition['status']}",
-            "note": condition["message"][:1000],
+            "note": condition["message"].encode()[:NOTE_MAX_BYTES].decode(errors="ignore"),
             "eventTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": "tts.cosyvoice.io/operator",
             "reportingInstance": self._instance,
@@ -68,4 +70,6 @@ class Events:
 
 
 def _bad(condition: dict[str, Any]) -> bool:
+    if condition["reason"] == "Disabled":
+        return False  # what the user asked for
     return bool(condition["status"] == ("True" if condition["type"] in _GOOD_WHEN_FALSE else "False"))

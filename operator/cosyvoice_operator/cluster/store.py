@@ -18,7 +18,7 @@ ServiceKey = tuple[str, str]
 _Key = tuple[Kind, str, str]
 
 _METADATA = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
-_POD_STATUS = ("conditions", "containerStatuses", "podIP")
+_POD_STATUS = ("phase", "conditions", "containerStatuses", "podIP")
 
 
 @dataclass
@@ -38,7 +38,9 @@ class Store:
         trimmed = _trimmed(kind, raw)
         changed = known is None or {**known, "version": 0} != {**trimmed, "version": 0}
         self._objects[key] = trimmed
-        service = service_key(kind, raw)
+        service, before = service_key(kind, raw), service_key(kind, known) if known is not None else None
+        if before is not None and before != service:
+            self._drop(before, key)
         if service is not None:
             self._by_service[service].add(key)
         return changed
@@ -52,9 +54,12 @@ class Store:
         del self._objects[key]
         service = service_key(kind, known)
         if service is not None:
-            self._by_service[service].discard(key)
-            if not self._by_service[service]:
-                del self._by_service[service]
+            self._drop(service, key)
+
+    def _drop(self, service: ServiceKey, key: _Key) -> None:
+        self._by_service[service].discard(key)
+        if not self._by_service[service]:
+            del self._by_service[service]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self._objects.get((kind, namespace, name))

@@ -43,12 +43,18 @@ def _merged_list(name: str, base: list[Any], over: list[Any]) -> list[Any]:
     if key is None:
         return over
     items = list(base)
-    places = {item[key]: place for place, item in enumerate(base)}
+    places = {_key_of(item, key): place for place, item in enumerate(base)}
+    places.pop(None, None)
     for item in over:
         # What has no key is added as it is: the API server says what is wrong with it.
-        place = places.get(item.get(key)) if isinstance(item, Mapping) else None
+        place = places.get(_key_of(item, key))
         if place is None:
             items.append(item)
         else:
             items[place] = merged(items[place], item)
     return items
+
+
+def _key_of(item: object, key: str) -> str | int | None:
+    found = item.get(key) if isinstance(item, Mapping) else None
+    return found if isinstance(found, str | int) else None

@@ -139,7 +139,7 @@ class Registrar:
         if foreign and foreign != self._foreign:
             logger.error(
                 "another server owns %s (%s), so this one is not registered and HPAs cannot read its metrics; "
-                "remove that server, or scale with `autoscaling.provider: KEDA`",
+                "remove that server",
                 GROUP,
                 foreign,
             )

@@ -62,10 +62,11 @@ def scaling_active(pools: Sequence[PoolFacts], autoscaled: bool) -> Verdict:
 
 
 def rollout_blocked(pools: Sequence[PoolFacts]) -> Verdict:
+    """Only while a rollout goes on; what keeps a pool from growing later is in its `limitedBy`."""
     for pool in pools:
-        if pool.problem is not None and pool.problem.due_in <= 0:
+        if pool.rolling and pool.problem is not None and pool.problem.due_in <= 0:
             return Verdict("RolloutBlocked", "True", pool.problem.reason, _of(pool, pool.problem.message))
-    return Verdict("RolloutBlocked", "False", "NotBlocked", "every worker that is wanted comes up")
+    return Verdict("RolloutBlocked", "False", "NotBlocked", "no rollout is held up")
 
 
 def capacity_shortfall(pools: Sequence[PoolFacts]) -> Verdict:
@@ -92,7 +93,7 @@ def ready(pools: Sequence[PoolFacts], problem: SpecError | None) -> Verdict:
     if missing:
         sentences = [
             _of(pool, f"{pool.ready} of at least {pool.plan.min_workers} workers ready")
-            + (f" ({pool.problem.reason})" if pool.problem else "")
+            + (f" ({pool.problem.reason}: {pool.problem.message})" if pool.problem else "")
             for pool in missing
         ]
         return Verdict("Ready", "False", "PoolsNotReady", "; ".join(sentences))

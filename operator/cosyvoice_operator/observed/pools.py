@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,9 +15,15 @@ from cosyvoice_operator.plan import PoolPlan
 
 Object = Mapping[str, Any]
 
-SETTLING_SECONDS = 60
-"""How long a pod may wait for a node before that is news: schedulers and node autoscalers need this to act."""
+SETTLING_SECONDS = 300
+"""How long a pod may wait for a node before that is news: node autoscalers bring a machine with a GPU in three to six
+minutes."""
 MESSAGE_MAX = 500
+_BEFORE_OR_BY_LABELS = re.compile(
+    r"(\d+) node\(s\) (?:didn't match Pod's node affinity|had untolerated taint|were unschedulable)"
+)
+"""The scheduler counts each node under the first filter that it fails. These come before, or look at, the labels: a
+node counted under anything else bears them."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,8 @@ class Problem:
     """Why a worker does not come up."""
 
     reason: str
-    """`ModelLoadFailed`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`, `NoNodeForCard`,
-    `QuotaExceeded` or `AdmissionDenied`."""
+    """`ModelLoadFailed`, `WorkerCrashed`, `OOMKilled`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`,
+    `NoNodeForCard`, `QuotaExceeded` or `AdmissionDenied`."""
     message: str
     due_in: float = 0.0
     """Seconds until it counts as blocking; until then it may still settle by itself."""
@@ -45,8 +52,10 @@ class PoolFacts:
     at_maximum: bool
     scaling_known: bool
     """The autoscaler has said whether it acts."""
-    rolled_out: bool
-    """Every worker is of the newest template, and ready."""
+    rolling: bool
+    """The newest template has not yet had all its workers available at once; growing after that is no rollout."""
+    replaced: bool
+    """No worker of an earlier template is left; those that there are may still be coming up."""
     measured: int | None
     """Streams per worker, the median of what the pool's workers measured; None until one has."""
 
@@ -98,7 +107,11 @@ def pool_facts(
         scaling_problem=_scaling_problem(autoscaler) if autoscaler else None,
         at_maximum=_condition(autoscaler or {}, "ScalingLimited").get("reason") == "TooManyReplicas",
         scaling_known=bool(_condition(autoscaler or {}, "ScalingActive")),
-        rolled_out=deployment is not None and _rolled_out(deployment),
+        rolling=not any(
+            condition["type"] == "Progressing" and condition.get("reason") == "NewReplicaSetAvailable"
+            for condition in status.get("conditions", ())
+        ),
+        replaced=deployment is not None and _replaced(deployment),
         measured=_median([measured[uid] for pod in own if (uid := pod["metadata"]["uid"]) in measured]),
     )
 
@@ -107,6 +120,8 @@ def _problem(
     plan: PoolPlan, status: Mapping[str, Any], pods: list[Object], drain_seconds: int, now: datetime.datetime
 ) -> Problem | None:
     """The first worker that cannot come up tells; what nobody but a person can mend goes first."""
+    # A pod that has ended (evicted, its node shut down) stays to be looked at; another is there in its place.
+    pods = [pod for pod in pods if pod["status"].get("phase") not in ("Failed", "Succeeded")]
     problems = [_container_problem(pod) for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     problems.append(_refused(status))
     draining = any("deletionTimestamp" in pod["metadata"] for pod in pods)
@@ -127,18 +142,30 @@ def _container_problem(pod: Object) -> Problem | None:
             )
         if waiting.get("reason") in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
             return Problem("ConfigurationRefused", _short(waiting.get("message", "")))
+        if "running" in state and container.get("started") is True:
+            continue  # it is up and only not ready for a moment: what ended it once is long past
         ended = state.get("terminated") or container.get("lastState", {}).get("terminated")
         if ended and ended.get("exitCode", 0) != 0:
-            said = _short(ended.get("message", "")) or f"exit code {ended['exitCode']} ({ended.get('reason', 'Error')})"
-            return Problem("ModelLoadFailed", f"the worker stopped before it was ready: {said}")
+            return _ended(pod, ended)
     return None
 
 
-def _rolled_out(deployment: Object) -> bool:
-    status, wanted = deployment["status"], deployment["spec"]["replicas"]
+def _ended(pod: Object, ended: Mapping[str, Any]) -> Problem:
+    said = _short(ended.get("message", "")) or f"exit code {ended['exitCode']} ({ended.get('reason', 'Error')})"
+    if ended.get("reason") == "OOMKilled":
+        return Problem("OOMKilled", f"the worker was killed for its memory; raise resources.limits.memory: {said}")
+    # Readiness was lost after that run of the container began: it had been ready, so it has loaded its model.
+    lost, began = _condition(pod, "Ready").get("lastTransitionTime"), ended.get("startedAt")
+    if lost and began and datetime.datetime.fromisoformat(lost) > datetime.datetime.fromisoformat(began):
+        return Problem("WorkerCrashed", f"the worker stopped after it had been ready: {said}")
+    return Problem("ModelLoadFailed", f"the worker stopped before it was ready: {said}")
+
+
+def _replaced(deployment: Object) -> bool:
+    status = deployment["status"]
     return bool(
         status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == status.get("readyReplicas", 0) == wanted
+        and status.get("updatedReplicas", 0) == status.get("replicas", 0)
     )
 
 
@@ -157,7 +184,7 @@ def _unschedulable(plan: PoolPlan, pod: Object, patience: float, now: datetime.d
         return None
     waited = (now - datetime.datetime.fromisoformat(condition["lastTransitionTime"])).total_seconds()
     message = _short(condition.get("message", ""))
-    if "node affinity" in message:
+    if _no_node_has_card(message):
         labels = " or ".join(plan.node_labels) or "its nodeSelector"
         return Problem(
             "NoNodeForCard",
@@ -166,6 +193,13 @@ def _unschedulable(plan: PoolPlan, pod: Object, patience: float, now: datetime.d
             max(0.0, patience - waited),
         )
     return Problem("Unschedulable", message, max(0.0, patience - waited))
+
+
+def _no_node_has_card(message: str) -> bool:
+    """Whether the scheduler's words say that no node matched the pod's labels, and not that those that did are full."""
+    nodes = re.match(r"0/(\d+) nodes are available", message)
+    counted = sum(int(count) for count in _BEFORE_OR_BY_LABELS.findall(message))
+    return "didn't match Pod's node affinity" in message and nodes is not None and counted >= int(nodes[1])
 
 
 def _scaling_problem(autoscaler: Object) -> tuple[str, str] | None:

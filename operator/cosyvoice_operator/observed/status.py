@@ -80,7 +80,7 @@ def changed_conditions(previous: Mapping[str, Any], status: Mapping[str, Any]) -
 
 def recheck_after(pools: Iterable[PoolFacts]) -> float | None:
     """Seconds after which the same facts would give another status, if time alone can do that."""
-    due = [pool.problem.due_in for pool in pools if pool.problem is not None and pool.problem.due_in > 0]
+    due = [pool.problem.due_in for pool in pools if pool.rolling and pool.problem and pool.problem.due_in > 0]
     return min(due, default=None)
 
 

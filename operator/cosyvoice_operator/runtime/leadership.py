@@ -49,6 +49,8 @@ class Leadership:
         self._renewed_at = 0.0
         self._unseen_since: float | None = None
         """When the oldest change was made that no watch has brought yet."""
+        self._answered_at = 0.0
+        """When the API server last answered a request about the Lease."""
         self._leads = asyncio.Event()
         self._follows = asyncio.Event()
         self._follows.set()
@@ -59,8 +61,11 @@ class Leadership:
 
     @property
     def deaf_for(self) -> float:
-        """Seconds for which a change of the Lease has not come by the watches; 0 while all is well."""
-        return 0.0 if self._unseen_since is None else self._clock() - self._unseen_since
+        """Seconds for which a change of the Lease has not come by the watches; 0 while all is well.
+
+        Counted while the API server answers requests: when it is away, so are the watches, and a restart mends nothing.
+        """
+        return 0.0 if self._unseen_since is None else max(0.0, self._answered_at - self._unseen_since)
 
     @property
     def alive(self) -> bool:
@@ -158,10 +163,14 @@ class Leadership:
 
     def _know(self, lease: Object) -> None:
         """Note a change of the Lease: the watches now have to bring it."""
+        now = self._clock()
+        if self._unseen_since is not None and now - self._answered_at > RENEW_SECONDS:
+            self._unseen_since += now - self._answered_at  # it was away; now the watches need their time to come back
+        self._answered_at = now
         version = lease["metadata"]["resourceVersion"]
         if version != self._version:
             self._version = version
-            self._changed_at = self._clock()
+            self._changed_at = now
             if self._unseen_since is None:
                 self._unseen_since = self._changed_at
         self._lease = lease

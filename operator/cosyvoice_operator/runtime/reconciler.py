@@ -73,33 +73,57 @@ class Reconciler:
             self._throttle.release(key)
             return None
         try:
-            planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings)
+            planned, wanted = self._decide(key, raw)
         except SpecError as refused:
             generation = raw["metadata"]["generation"]
             await self._tell(raw, refused_status(refused, generation, raw["status"], self._now()))
             return None
-        done = await self._carry_out(key, planned, changed_by_user=_changed_by_user(raw))
+        done = await self._carry_out(key, planned, wanted, changed_by_user=_changed_by_user(raw))
         if done.failure is not None and _namespace_goes(done.failure):
             return None
         facts = self._facts(key, planned)
-        if all(pool.rolled_out for pool in facts) and not done.queued:
-            self._throttle.release(key)
+        if not done.queued and all(pool.replaced for pool in facts):
+            self._throttle.done(
+                key,
+                sum(pool.ready for pool in facts),
+                enough=all(pool.ready >= pool.plan.min_workers for pool in facts),
+            )
         status = status_of(planned, facts, done.problem, raw["status"], self._now(), queued=done.queued)
         await self._tell(raw, status)
         if done.failure is not None:
             raise Retry(str(done.failure)) from done.failure
         return QUEUED_SECONDS if done.queued else recheck_after(facts)
 
-    async def _carry_out(self, key: ServiceKey, planned: Plan, *, changed_by_user: bool) -> _Outcome:
-        """Apply what differs and prune; a child that cannot be applied does not keep the others from it."""
+    def _decide(self, key: ServiceKey, raw: Object) -> tuple[Plan, list[Object]]:
+        """What is wanted of a service. Raises SpecError, also for what should not happen: a retry cannot mend that."""
+        try:
+            planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings)
+            return planned, children(planned)
+        except SpecError:
+            raise
+        except Exception as error:
+            logger.exception("%s/%s: its spec cannot be worked on", *key)
+            told = f"{type(error).__name__}: {error}; this is a mistake in the operator, whose log has more"
+            raise SpecError("InternalError", told) from error
+
+    async def _carry_out(
+        self, key: ServiceKey, planned: Plan, wanted: list[Object], *, changed_by_user: bool
+    ) -> _Outcome:
+        """Apply what differs and prune; a child that cannot be applied does not keep the others from it.
+
+        Pruned is only when all is applied: until its replacement is there, what is no longer wanted serves.
+        """
         if planned.service.spec.paused:
             return _Outcome()
         problem: SpecError | None = None
         failure: ApiError | None = None
         queued = False
-        wanted = children(planned)
         for manifest in wanted:
-            if not changed_by_user and self._replaces_workers(manifest) and not self._throttle.admit(key):
+            if (
+                not changed_by_user
+                and self._replaces_workers(manifest)
+                and not self._throttle.admit(key, self._ready(planned))
+            ):
                 queued = True
                 continue
             try:
@@ -111,13 +135,20 @@ class Reconciler:
                     raise
                 failure = failure or error
                 problem = problem or SpecError("Refused", f"the API server refused {_name(manifest)}: {error.message}")
+        if problem is not None:
+            return _Outcome(problem, failure, queued)
         names = {(kind_of(manifest), manifest["metadata"]["name"]) for manifest in wanted}
         for kind in CHILDREN:
             for child in self._store.of_service(key, kind):
                 name = child["metadata"]["name"]
                 if (kind, name) not in names and owned(child, planned.service.metadata.uid):
                     await self._applier.prune(kind, child)
-        return _Outcome(problem, failure, queued)
+        return _Outcome(queued=queued)
+
+    def _ready(self, planned: Plan) -> int:
+        namespace = planned.service.metadata.namespace
+        live = (self._store.get(DEPLOYMENT, namespace, pool.child_name) for pool in planned.pools)
+        return sum(deployment["status"].get("readyReplicas", 0) for deployment in live if deployment is not None)
 
     def _replaces_workers(self, manifest: Object) -> bool:
         """Whether an apply would replace pods that are there."""

@@ -14,15 +14,25 @@ class RolloutThrottle:
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        self._rolling: set[ServiceKey] = set()
+        self._rolling: dict[ServiceKey, int] = {}
+        """Service -> its ready workers when it got its slot."""
 
-    def admit(self, service: ServiceKey) -> bool:
-        """Whether the service may roll now. It keeps its slot until `release`."""
+    def admit(self, service: ServiceKey, ready: int) -> bool:
+        """Whether the service, of which `ready` workers are ready, may roll now. It keeps its slot until it is done."""
         if service not in self._rolling and len(self._rolling) >= self._at_once:
             return False
-        self._rolling.add(service)
+        self._rolling.setdefault(service, ready)
         return True
 
+    def done(self, service: ServiceKey, ready: int, *, enough: bool) -> None:
+        """All workers are new, `ready` of them ready. The slot is free if that is as many as before, or `enough`.
+
+        Not all that are wanted: on a full cluster one may wait for a GPU for ever. A rollout that hangs keeps its slot,
+        which protects the rest.
+        """
+        if enough or ready >= self._rolling.get(service, 0):
+            self.release(service)
+
     def release(self, service: ServiceKey) -> None:
-        """The rollout is complete, or the service is gone. One that hangs keeps its slot: that protects the rest."""
-        self._rolling.discard(service)
+        """The service is gone."""
+        self._rolling.pop(service, None)

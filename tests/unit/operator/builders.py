@@ -50,12 +50,13 @@ def pod(
     container: Manifest | None = None,
     unschedulable: Manifest | None = None,
     going: bool = False,
+    phase: str = "Running",
 ) -> Manifest:
     """A worker pod; `container` is its container's status, `unschedulable` completes its PodScheduled condition."""
     metadata: Manifest = {"name": "pod", "uid": uid, "labels": {LABEL_POOL: pool}}
     if going:
         metadata["deletionTimestamp"] = "2026-12-01T12:00:00Z"
-    status: Manifest = {"conditions": [], "containerStatuses": []}
+    status: Manifest = {"phase": phase, "conditions": [], "containerStatuses": []}
     if container is not None:
         status["containerStatuses"] = [{"name": "worker", "ready": False, "state": {}, "lastState": {}, **container}]
     if unschedulable is not None:

@@ -8,7 +8,7 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from cosyvoice_operator.cluster.api_server import ApiServer
-from cosyvoice_operator.runtime.leadership import DEAF_AFTER_SECONDS, Leadership
+from cosyvoice_operator.runtime.leadership import DEAF_AFTER_SECONDS, TURN_SECONDS, Leadership
 
 
 class Clock:
@@ -35,12 +35,30 @@ async def test_a_change_that_no_watch_brings_makes_it_deaf(clock: Clock) -> None
     replica = await leadership(clock)
     assert replica.alive
     replica._know(lease(1))
-    clock.now += DEAF_AFTER_SECONDS / 2
-    replica._know(lease(2))
+    write(replica, clock, DEAF_AFTER_SECONDS - TURN_SECONDS)
     assert replica.alive
-    clock.now += DEAF_AFTER_SECONDS / 2
+    write(replica, clock, TURN_SECONDS)
     assert not replica.alive
     assert replica.deaf_for == DEAF_AFTER_SECONDS
+
+
+async def test_an_api_server_that_is_away_makes_nobody_deaf(clock: Clock) -> None:
+    replica = await leadership(clock)
+    replica._know(lease(1))
+    write(replica, clock, TURN_SECONDS)
+    clock.now += 120
+    assert replica.alive, "no request was answered meanwhile, so no watch could bring anything"
+    replica._know(lease(100))
+    assert replica.alive, "it is back, and the watches are about to be"
+    write(replica, clock, DEAF_AFTER_SECONDS)
+    assert not replica.alive, "they never came back"
+
+
+def write(replica: Leadership, clock: Clock, seconds: float) -> None:
+    """The Lease changes at every turn, and no watch tells."""
+    for _ in range(int(seconds / TURN_SECONDS)):
+        clock.now += TURN_SECONDS
+        replica._know(lease(int(clock.now)))
 
 
 async def test_what_the_watch_brings_makes_it_hear_again(clock: Clock) -> None:

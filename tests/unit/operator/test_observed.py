@@ -120,27 +120,92 @@ def waiting_since(seconds: float) -> dict[str, str]:
 def test_a_pod_without_a_gpu_is_news_only_after_schedulers_had_their_time() -> None:
     at_first = facts(deployment(replicas=2), pods=(pod(unschedulable=waiting_since(10)),))
     assert condition(status(at_first), "RolloutBlocked")["status"] == "False"
-    assert recheck_after(at_first) == 50
-    later = facts(deployment(replicas=2), pods=(pod(unschedulable=waiting_since(61)),))
+    assert recheck_after(at_first) == 290
+    later = facts(deployment(replicas=2), pods=(pod(unschedulable=waiting_since(301)),))
     assert condition(status(later), "RolloutBlocked")["reason"] == "Unschedulable"
     assert "Insufficient nvidia.com/gpu" in condition(status(later), "RolloutBlocked")["message"]
     assert recheck_after(later) is None
 
 
 def test_a_card_that_no_node_has_is_told_with_the_labels_looked_for() -> None:
-    message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-    lonely = pod(unschedulable={**waiting_since(61), "message": message})
+    message = (
+        "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, "
+        "2 node(s) didn't match Pod's node affinity/selector. preemption: 0/3 nodes are available: "
+        "3 Preemption is not helpful for scheduling."
+    )
+    lonely = pod(unschedulable={**waiting_since(301), "message": message})
     blocked = condition(status(facts(deployment(replicas=2), pods=(lonely,))), "RolloutBlocked")
     assert blocked["reason"] == "NoNodeForCard"
     assert "card T4, looked for by nvidia.com/gpu.product in (Tesla-T4, Tesla-T4-SHARED) or" in blocked["message"]
     assert message in blocked["message"]
 
 
+@pytest.mark.parametrize(
+    "full",
+    [
+        "1 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector",
+        "1 node(s) had volume node affinity conflict, 2 node(s) didn't match Pod's node affinity/selector",
+        "3 node(s) had volume node affinity conflict",
+    ],
+)
+def test_a_card_whose_nodes_are_full_is_not_a_card_that_no_node_has(full: str) -> None:
+    waits = pod(unschedulable={**waiting_since(301), "message": f"0/3 nodes are available: {full}."})
+    blocked = condition(status(facts(deployment(replicas=2), pods=(waits,))), "RolloutBlocked")
+    assert blocked["reason"] == "Unschedulable"
+
+
+COMPLETE = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+
+
+def test_a_pool_that_only_grows_has_no_rollout_to_be_blocked() -> None:
+    grown = facts(
+        deployment(replicas=3, ready=2, conditions=(COMPLETE,)), pods=(pod(unschedulable=waiting_since(999)),)
+    )
+    shown = status(grown)
+    assert condition(shown, "RolloutBlocked")["status"] == "False"
+    assert shown["pools"][0]["limitedBy"] == "Unschedulable"
+    assert recheck_after(grown) is None
+
+
+def test_a_pod_that_was_evicted_blocks_nothing() -> None:
+    ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error"}}}
+    shown = status(facts(deployment(replicas=2, ready=2), pods=(pod(container=ended, phase="Failed"),)))
+    assert condition(shown, "RolloutBlocked")["status"] == "False"
+    assert condition(shown, "ModelReady")["status"] == "True"
+
+
+OOM = {"exitCode": 137, "reason": "OOMKilled", "startedAt": "2026-11-20T10:00:00Z"}
+
+
+def test_a_crash_long_past_is_no_news_of_a_worker_that_runs() -> None:
+    unready = pod(container={"state": {"running": {}}, "started": True, "lastState": {"terminated": OOM}})
+    assert facts(deployment(replicas=2, ready=1), pods=(unready,))[0].problem is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "unready_since", "reason"),
+    [
+        (OOM, "2026-11-20T10:00:00Z", "OOMKilled"),
+        ({"exitCode": 139, "startedAt": "2026-11-20T10:00:00Z"}, "2026-11-20T11:00:00Z", "WorkerCrashed"),
+        ({"exitCode": 1, "startedAt": "2026-11-20T10:00:00Z"}, "2026-11-20T09:59:58Z", "ModelLoadFailed"),
+    ],
+)
+def test_a_worker_that_was_ready_before_it_ended_did_load_its_model(
+    ended: Any, unready_since: str, reason: str
+) -> None:
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    crashed = pod(container=waiting)
+    crashed["status"]["conditions"] = [{"type": "Ready", "status": "False", "lastTransitionTime": unready_since}]
+    shown = status(facts(deployment(replicas=2), pods=(crashed,)))
+    assert condition(shown, "RolloutBlocked")["reason"] == reason
+    assert (condition(shown, "ModelReady")["status"] == "False") == (reason == "ModelLoadFailed")
+
+
 def test_a_replacement_that_waits_for_a_drain_is_no_lack_of_gpus() -> None:
     draining = pod(going=True)
     waiting = facts(deployment(replicas=2), pods=(draining, pod(unschedulable=waiting_since(200))))
     assert condition(status(waiting), "RolloutBlocked")["status"] == "False"
-    assert recheck_after(waiting) == 330 + 60 - 200
+    assert recheck_after(waiting) == 330 + 300 - 200
 
 
 def test_pods_of_other_pools_do_not_count() -> None:

@@ -62,6 +62,23 @@ def test_an_item_without_a_name_cannot_be_merged() -> None:
         planned(podTemplate={"spec": {"containers": [{"image": "x"}]}})
 
 
+@pytest.mark.parametrize("field", ["containers", "volumes", "initContainers"])
+def test_a_list_that_is_none_is_named(field: str) -> None:
+    with pytest.raises(SpecError, match=rf"spec\.podTemplate\.spec: {field} is 5; write a list"):
+        planned(podTemplate={"spec": {field: 5}})
+
+
+ODD_ITEMS: list[Any] = [{"name": {}}, {"name": []}, {"name": None}, {}, 5, "x", None]
+
+
+@pytest.mark.parametrize("odd", ODD_ITEMS, ids=repr)
+@pytest.mark.parametrize("field", ["env", "ports", "volumeMounts"])
+def test_an_item_that_cannot_be_merged_is_left_to_the_api_server(field: str, odd: Any) -> None:
+    over = {"spec": {"containers": [{"name": "worker", field: [odd]}]}}
+    made = template(podTemplate=over, pools=[pool(podTemplate=over)])
+    assert made["spec"]["containers"][0][field][-2:] == [odd, odd]
+
+
 def test_the_inputs_are_left_as_they_are() -> None:
     base: dict[str, Any] = {"env": [{"name": "A", "value": "1"}]}
     merged(base, {"env": [{"name": "A", "value": "2"}]})

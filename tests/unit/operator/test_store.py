@@ -44,6 +44,18 @@ def test_a_field_that_somebody_took_over_shows() -> None:
     assert before["owned"] != after["owned"]
 
 
+def test_an_object_that_is_relabelled_is_found_at_its_new_service_only() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, raw(1))
+    moved = raw(2)
+    moved["metadata"]["labels"] = {LABEL_SERVICE: "t"}
+    store.put(DEPLOYMENT, moved)
+    assert store.of_service(("n", "s"), DEPLOYMENT) == []
+    assert [found["metadata"]["name"] for found in store.of_service(("n", "t"), DEPLOYMENT)] == ["d"]
+    store.remove(DEPLOYMENT, moved)
+    assert store.of_service(("n", "t"), DEPLOYMENT) == []
+
+
 def test_objects_are_found_by_their_service_until_they_are_deleted() -> None:
     store = Store()
     store.put(DEPLOYMENT, raw(1))
