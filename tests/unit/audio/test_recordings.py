@@ -50,6 +50,27 @@ def test_what_is_no_audio_is_refused_with_what_to_send(data):
         decode_recording(data, 30)
 
 
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (recorded(seconds=0.1, rate=655_350, container="FLAC"), "655350 Hz; convert it to 24000 or 48000 Hz"),
+        (recorded(seconds=0.1, channels=9), "9 channels; mix it down to one"),
+    ],
+    ids=["rate", "channels"],
+)
+def test_what_would_unfold_to_gigabytes_is_refused_before_it_is_decoded(data, complaint):
+    with pytest.raises(UndecodableAudio, match=complaint):
+        decode_recording(data, 30)
+
+
+def test_channels_are_averaged_over_the_whole_length():
+    left, right = np.linspace(-0.5, 0.5, 200_000), np.full(200_000, 0.25)
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([left, right], axis=1), 48000, format="WAV", subtype="FLOAT")
+    pcm = decode_recording(file.getvalue(), 30).pcm
+    assert np.abs(pcm - (left + right) / 2).max() < 1e-6
+
+
 def test_a_long_recording_is_decoded_no_further_than_needed_to_know_that_it_is_too_long():
     recording = decode_recording(recorded(seconds=20), max_seconds=5)
     assert len(recording.pcm) == 6 * recording.sample_rate

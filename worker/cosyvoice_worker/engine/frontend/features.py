@@ -16,17 +16,34 @@ from torch import Tensor
 from cosyvoice_worker.models.directory import MelConfig
 
 
+_MOST_TAPS = 1_000_000
+"""Of a resampling filter, whose size is the product of the reduced rates: 44,056 Hz to 16 kHz would take 11 million,
+47,999 Hz 768 million. The largest of a usual rate: 192 kHz to 22,050 Hz, 188,160."""
+
+
+def can_resample(source: int, target: int) -> bool:
+    """Whether the ratio of the rates (Hz) is simple enough for `resample`."""
+    old, new = _ratio(source, target)
+    return old * new <= _MOST_TAPS
+
+
 def resample(audio: Tensor, source: int, target: int) -> Tensor:
     """(N,) at `source` Hz -> (ceil(N target / source),) at `target` Hz: windowed sinc, torchaudio's default filter
-    (Hann, six zero crossings, roll-off 0.99)."""
+    (Hann, six zero crossings, roll-off 0.99). Raises ValueError unless `can_resample`."""
     if source == target:
         return audio
-    divisor = math.gcd(source, target)
-    old, new = source // divisor, target // divisor
+    if not can_resample(source, target):
+        raise ValueError(f"{source} Hz to {target} Hz is too odd a ratio to resample")
+    old, new = _ratio(source, target)
     kernel, width = _sinc(old, new)
     padded = F.pad(audio, (width, width + old))
     phases = F.conv1d(padded[None, None], kernel, stride=old)
     return phases[0].T.reshape(-1)[: math.ceil(new * audio.shape[0] / old)]
+
+
+def _ratio(source: int, target: int) -> tuple[int, int]:
+    divisor = math.gcd(source, target)
+    return source // divisor, target // divisor
 
 
 @lru_cache(maxsize=16)

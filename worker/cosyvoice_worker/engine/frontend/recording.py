@@ -9,7 +9,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from cosyvoice_worker.engine.frontend.features import flow_mel, kaldi_fbank, resample, whisper_mel
+from cosyvoice_worker.engine.frontend.features import can_resample, flow_mel, kaldi_fbank, resample, whisper_mel
 from cosyvoice_worker.engine.requests import Voice
 from cosyvoice_worker.models.directory import MelConfig, ModelDirectoryError
 
@@ -40,9 +40,12 @@ class RecordingFrontend:
     def voice(self, name: str, audio: Tensor, sample_rate: int, text: str = "") -> Voice:
         """A voice from its recording: audio (N,) float32 mono in -1..1; `text` is what is said in it.
 
-        Raises RecordingError: sample rate below 16 kHz, shorter than 0.5 s or longer than 30 s, silent, or not finite.
+        Raises RecordingError: sample rate below 16 kHz or none that people record at (47,999 Hz), shorter than 0.5 s or
+        longer than 30 s, silent, or not finite.
         """
         check(audio, sample_rate)
+        if not all(can_resample(sample_rate, rate) for rate in (FEATURE_RATE, self.mel.sample_rate)):
+            raise RecordingError(f"the recording's sample rate is {sample_rate} Hz; convert it to 24000 or 48000 Hz")
         narrow = resample(audio, sample_rate, FEATURE_RATE)
         wide = resample(audio, sample_rate, self.mel.sample_rate)
         return self.voice_of(name, narrow, wide, text)
