@@ -102,6 +102,18 @@ class EngineLoop:
             self._changed.notify_all()
         return ticket
 
+    def would_refuse(self, text_tokens: int, retry_key: str) -> Refused | None:
+        """What `submit` would raise for a text of about that length, before it is normalised; counted as it counts it.
+
+        None promises nothing: others may come first.
+        """
+        with self._changed:
+            no = refusal(self._occupancy(), self._bounds)
+            if no is None:
+                return None
+            self.demand.refused(self._clock(), self.speech_rate.estimate(text_tokens), retry_key)
+            return Refused(no.reason, no.retry_after)
+
     def cancel(self, ticket: Ticket) -> None:
         """Nothing more is delivered from now on; what the job holds is freed before the next step."""
         with self._changed:

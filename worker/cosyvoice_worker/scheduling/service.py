@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from cosyvoice_worker.engine.engine import Counters, Engine
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.llm_runner import LlmRunner
 from cosyvoice_worker.engine.modules.build import LoadedModel
-from cosyvoice_worker.engine.requests import Reading, SynthesisRequest, Voice
+from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisRequest, Voice
 from cosyvoice_worker.engine.sizing import Sizing, cpu_threads, size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
@@ -107,6 +108,13 @@ class SpeechService:
         ]
         samples = sum([len(pcm) for stream in streams async for pcm in stream])
         return samples / self.sample_rate / (time.monotonic() - began)
+
+    def would_refuse(self, text_length: int, retry_key: str = "") -> Refused | None:
+        """The refusal of a text of so many bytes of UTF-8 (about four a text token), told before any work is done on it.
+
+        It counts as demand. None promises nothing: `submit` may still refuse.
+        """
+        return self._loop.would_refuse(math.ceil(text_length / 4), retry_key)
 
     async def submit(self, request: SynthesisRequest) -> SpeechStream:
         """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it cannot be made."""
