@@ -10,10 +10,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cosyvoice_worker.engine.engine import Pcm
+from cosyvoice_worker.engine.engine import Pcm, device_lost
+from cosyvoice_worker.engine.llm_runner import NOT_FINITE
 from cosyvoice_worker.engine.requests import Unspeakable, Voice
 from cosyvoice_worker.engine.scheduler import Window
-from cosyvoice_worker.engine.sequences import IN_FLIGHT_SENTENCES, Phase
+from cosyvoice_worker.engine.sequences import IN_FLIGHT_SENTENCES, Phase, Sequence
 from tests.unit.engine.tiny import Bench, alone, model, request
 
 TEXTS = ("Hi.", "Hi there you.", "One two three. Four five six.")
@@ -152,6 +153,64 @@ def test_a_request_that_a_stage_cannot_take_fails_alone(caplog: pytest.LogCaptur
     assert good.tokens == alone("Hi there you.", 1, 0, True).tokens
     same_audio(good.pcm, alone("Hi there you.", 1, 0, True).pcm)
     assert "a batch of 2 failed" in caplog.text
+
+
+def test_a_sentence_whose_sibling_fails_in_the_same_step_writes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=3)
+    bad = bench.add_sentences(["Hi there.", "You."])
+    good = bench.add(request("Hi there you.", seed=1))
+    llm = bench.engine.llm
+    while not all(s.phase is Phase.DECODING for s in (*bad.job.sentences, *good.job.sentences)):
+        bench.step()
+    step, window = llm.step, llm.sampling.window
+
+    def not_finite(prefill: list[Sequence], decode: list[Sequence]) -> list[int]:
+        tokens = step(prefill, decode)
+        return [
+            NOT_FINITE if s is bad.job.sentences[0] else t for s, t in zip([*prefill, *decode], tokens, strict=True)
+        ]
+
+    monkeypatch.setattr(llm, "step", not_finite)
+    bench.step()
+    monkeypatch.undo()
+    assert "not finite" in bad.error
+    (other,) = good.job.sentences
+    assert other.slot == 2, "the last one, which a closed sentence's slot -1 would mean"
+    assert llm._recent[other.slot].tolist() == ([-1] * window + other.tokens)[-window:]
+    bench.finish()
+    assert good.tokens == alone("Hi there you.", 1, 0, True).tokens
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+    ],
+)
+def test_what_stands_for_a_lost_device(error: Exception, lost: bool) -> None:
+    assert device_lost(error) is lost
+
+
+@pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="torch < 2.8")
+def test_a_lost_device_is_raised_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def lost(windows: list[Window]) -> list[Pcm]:
+        raise torch.AcceleratorError("device-side assert triggered")
+
+    monkeypatch.setattr(bench.engine.audio, "run", lost)
+    for seed in range(2):
+        bench.add(request("Hi there you.", seed=seed))
+    with pytest.raises(torch.AcceleratorError):
+        bench.finish()
+    bench.engine.release()
+    assert bench.engine.jobs == []
+    assert bench.engine.llm.cache.data.numel() == 0
 
 
 def test_speed_changes_the_length() -> None:

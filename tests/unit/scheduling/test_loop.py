@@ -13,6 +13,7 @@ from cosyvoice_worker.engine.audio_runner import AudioRunner
 from cosyvoice_worker.engine.engine import Engine, Pcm
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, Usage
+from cosyvoice_worker.engine.sequences import Job
 from cosyvoice_worker.engine.sizing import size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import CRASHES_BEFORE_DEAD, EngineLoop, Ticket
@@ -138,6 +139,7 @@ def test_who_waits_too_long_in_the_queue_is_refused_there(start: Start) -> None:
     worker.clock += 61
     assert queued.ended.wait(60)
     assert isinstance(queued.end, Refused)
+    assert queued.end.retry_after > 1, "from the work that is left: it waits for a long request"
     first.usage()
 
 
@@ -206,11 +208,79 @@ def test_a_crash_of_the_loop_fails_what_runs_at_once_and_starts_again(start: Sta
     np.testing.assert_allclose(np.concatenate(again.pieces), same.pcm, atol=5e-3)
 
 
-def test_crashes_in_a_row_turn_liveness_off(start: Start) -> None:
-    worker = start(make=crashing(CRASHES_BEFORE_DEAD))
-    for _ in range(CRASHES_BEFORE_DEAD):
+def failed(sink: Collected) -> bool:
+    return sink.ended.wait(60) and isinstance(sink.end, SynthesisFailed)
+
+
+def test_crashes_in_a_row_turn_liveness_off_and_leave_nobody_waiting(start: Start) -> None:
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0), make=crashing(CRASHES_BEFORE_DEAD))
+    for _ in range(CRASHES_BEFORE_DEAD - 1):
         assert worker.loop.alive
-        assert worker.submit()[1].ended.wait(60)
+        assert failed(worker.submit()[1])
+    sinks = [worker.submit(seed=seed)[1] for seed in range(2)]
+    assert all(failed(sink) for sink in sinks)
+    assert not worker.loop.alive
+    with pytest.raises(Refused):
+        worker.submit()
+    began = time.monotonic()
+    assert worker.loop.drain(60), "nothing is left"
+    assert time.monotonic() - began < 5
+
+
+def test_an_engine_that_cannot_be_made_again_fails_what_runs_and_what_waits(start: Start) -> None:
+    make = crashing(1)
+    made: list[Engine] = []
+
+    def once() -> Engine:
+        if made:
+            assert made[0].llm.cache.data.numel() == 0, "the old cache is given back before the new one is made"
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        made.append(make())
+        return made[0]
+
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0), make=once)
+    sinks = [worker.submit(seed=seed)[1] for seed in range(3)]
+    assert all(failed(sink) for sink in sinks)
+    assert not worker.loop.alive
+    assert worker.loop.drain(60)
+
+
+def test_a_fault_between_two_steps_is_a_crash_like_any_other(start: Start) -> None:
+    worker = start()
+    worker.submit()[1].usage()
+    add, engine = worker.loop.engine.add, worker.loop.engine
+
+    def faulty(job: Job) -> None:
+        raise RuntimeError("a bug between two steps")
+
+    engine.add = faulty  # type: ignore[method-assign]
+    assert failed(worker.submit()[1])
+    assert worker.loop.alive
+    assert worker.loop.engine is not engine
+    assert add is not worker.loop.engine.add
+    worker.submit()[1].usage()
+
+
+def test_a_device_that_is_lost_ends_the_thread_and_not_request_by_request(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = False
+
+    def run(self: AudioRunner, windows: object) -> list[Pcm]:
+        nonlocal lost
+        lost = True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def make() -> Engine:
+        if lost:  # what every later call on the device says
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        loaded = model()
+        return make_engine(loaded, size_for(loaded, max_running=2))
+
+    monkeypatch.setattr(AudioRunner, "run", run)
+    worker = start(make=make)
+    sinks = [worker.submit(seed=seed)[1] for seed in range(3)]
+    assert all(failed(sink) for sink in sinks)
     assert not worker.loop.alive
 
 
@@ -229,6 +299,9 @@ def test_a_step_that_does_not_end_turns_liveness_off(start: Start, monkeypatch: 
     assert worker.loop.alive
     worker.clock += 121
     assert not worker.loop.alive
+    began = time.monotonic()
+    assert not worker.loop.drain(60)
+    assert time.monotonic() - began < 5, "it will not end: nobody waits out the drain time for it"
     leave.set()
     assert sink.ended.wait(60)
     assert worker.loop.alive

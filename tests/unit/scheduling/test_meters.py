@@ -8,7 +8,7 @@ from cosyvoice_worker.scheduling.meters import CapacityMeter, DemandMeter, Speec
 def test_idle_is_exactly_zero_and_becomes_so_again() -> None:
     meter = DemandMeter()
     assert meter.demand(0.0, 0.0) == 0.0
-    meter.accepted(0.0, 12.0)
+    meter.accepted(0.0, 12.0, "")
     meter.refused(0.0, 5.0, "")
     assert meter.demand(29.9, 0.0) > 0
     assert meter.demand(30.0, 0.0) == 0.0
@@ -17,13 +17,13 @@ def test_idle_is_exactly_zero_and_becomes_so_again() -> None:
 def test_one_listener_is_one_stream() -> None:
     meter = DemandMeter()
     for second in range(0, 300, 5):
-        meter.accepted(float(second), 5.0)
+        meter.accepted(float(second), 5.0, "")
     assert meter.demand(299.0, 0.0) == pytest.approx(1.0)
 
 
 def test_an_estimate_is_corrected_when_more_is_known() -> None:
     meter = DemandMeter()
-    asked = meter.accepted(0.0, 30.0)
+    asked = meter.accepted(0.0, 30.0, "")
     asked.seconds = 15.0
     assert meter.demand(1.0, 0.0) == 0.5
 
@@ -43,6 +43,19 @@ def test_what_is_refused_is_demanded_too_but_retries_of_one_client_once() -> Non
     assert meter.demand(9.0, 0.0) == 4.0
     assert meter.demand(38.9, 0.0) == 4.0, "counted from the last retry"
     assert meter.demand(39.1, 0.0) == 0.0
+
+
+def test_a_refused_request_whose_retry_is_taken_asks_once() -> None:
+    meter = DemandMeter()
+    meter.refused(0.0, 30.0, "client-1")
+    meter.refused(0.0, 30.0, "client-2")
+    meter.refused(0.0, 30.0, "")
+    assert meter.demand(1.0, 0.0) == 3.0
+    meter.accepted(1.0, 30.0, "client-1")
+    assert meter.demand(1.0, 0.0) == 3.0
+    meter.accepted(1.0, 30.0, "")
+    assert meter.demand(1.0, 0.0) == 4.0, "without a key nothing tells that it is a retry"
+    assert meter.demand(30.5, 0.0) == 2.0
 
 
 def run(
@@ -76,10 +89,18 @@ def test_a_busy_device_without_pressure_does_not_lower_it() -> None:
     assert (meter.value, meter.measured) == (50.0, False)
 
 
-def test_what_was_reached_is_a_lower_bound() -> None:
+def test_what_a_busy_engine_reaches_raises_it_smoothly() -> None:
     meter = CapacityMeter(5.0, now=0.0)
-    run(meter, 0, 10, rate=8.0, busy=0.5, pressed=False)
-    assert (meter.value, meter.measured) == (8.0, True)
+    run(meter, 0, 10, rate=8.0, busy=0.95, pressed=False)
+    assert meter.value == pytest.approx(5.9)
+    assert meter.measured
+
+
+def test_audio_that_was_computed_earlier_does_not_raise_it() -> None:
+    meter = CapacityMeter(5.0, now=0.0)
+    run(meter, 0, 10, rate=0.5, busy=0.5, pressed=False)
+    run(meter, 10, 10, rate=9.5, busy=0.5, pressed=False)
+    assert (meter.value, meter.measured) == (5.0, False)
 
 
 def test_the_length_of_speech_is_learnt() -> None:

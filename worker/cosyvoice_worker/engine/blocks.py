@@ -55,6 +55,10 @@ class KVCache:
     ) -> None:
         self.data = torch.zeros(layers, blocks * BLOCK_SIZE, 2, kv_heads, head_dim, dtype=dtype, device=device)
 
+    def release(self) -> None:
+        """Give the memory back. The last call."""
+        self.data = self.data[:0].clone()
+
     @staticmethod
     def bytes_per_block(*, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
         return layers * BLOCK_SIZE * 2 * kv_heads * head_dim * dtype.itemsize

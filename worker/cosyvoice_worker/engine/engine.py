@@ -1,6 +1,7 @@
 """The engine: schedule -> run -> hand out. One thread calls it; it never waits and knows no clients.
 
-A fault of a batch is narrowed down by halving it, so that only the sentence that causes it fails.
+A fault of a batch is narrowed down by halving it, so that only the sentence that causes it fails. A fault of the
+device itself is no sentence's: it is raised to the caller.
 """
 
 from __future__ import annotations
@@ -102,7 +103,14 @@ class Engine:
         if job in self.jobs:
             self.jobs.remove(job)
 
+    def release(self) -> None:
+        """Give the memory back that jobs and cache hold, so that another engine can be made. The last call."""
+        for job in list(self.jobs):
+            self.end(job)
+        self.llm.cache.release()
+
     def step(self) -> list[Event]:
+        """Raises what the device raised when it is lost; then the engine is to be released."""
         now = self.clock()
         # A stream is served before it would run dry during the flow batch that serves it.
         urgent = min(max(self.limits.urgent_seconds, 2 * self._batch_seconds), LONGEST_URGENT_SECONDS)
@@ -137,6 +145,8 @@ class Engine:
             return self.llm.step([s for s in part if s in opening], [s for s in part if s not in opening])
 
         for sequence, token in self._narrowed(rows, run):
+            if sequence.job.ended:  # by another of its sentences, in this very batch; its slot is given away
+                continue
             if isinstance(token, Exception):
                 yield self._fail(sequence.job, f"the language model failed: {token}")
             elif token == NOT_FINITE:
@@ -165,6 +175,8 @@ class Engine:
         began = self.clock()
         for window, pcm in self._narrowed(windows, self.audio.run):
             sequence = window.sequence
+            if sequence.job.ended:
+                continue
             if isinstance(pcm, Exception):
                 yield self._fail(sequence.job, f"the decoder failed: {pcm}")
             elif not np.isfinite(pcm).all():
@@ -221,8 +233,22 @@ class Engine:
             self.counters.faults += 1
             log.exception("a batch of %d failed", len(rows))
             if len(rows) == 1:
+                if device_lost(error):
+                    raise
                 return [(rows[0], error)]
-            if isinstance(error, torch.OutOfMemoryError):
-                torch.cuda.empty_cache()
+            lacks_memory = isinstance(error, torch.OutOfMemoryError)
+        if lacks_memory:  # only here: the error's traceback holds the batch's tensors
+            torch.cuda.empty_cache()
         half = len(rows) // 2
         return self._narrowed(rows[:half], run) + self._narrowed(rows[half:], run)
+
+
+def device_lost(error: Exception) -> bool:
+    """Whether a CUDA error stands for the device, not for what was asked of it: every later call fails as well.
+
+    torch names such errors `AcceleratorError` since 2.8; before that only their text tells. Lack of memory is none.
+    """
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "ALLOC_FAILED" in text:
+        return False
+    return isinstance(error, getattr(torch, "AcceleratorError", ())) or "CUDA error" in text

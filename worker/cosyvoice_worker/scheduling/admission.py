@@ -46,16 +46,21 @@ class Refusal:
     retry_after: float
 
 
+def retry_after(now: Occupancy) -> float:
+    """Whole seconds after which the work that is here will be done."""
+    work = now.backlog_seconds / now.capacity
+    return float(math.ceil(min(max(work, SHORTEST_RETRY), LONGEST_RETRY)))
+
+
 def refusal(now: Occupancy, bounds: Bounds) -> Refusal | None:
     """Why a new request is not taken, or None when it is (to run at once or to queue)."""
     work = now.backlog_seconds / now.capacity
-    retry_after = float(math.ceil(min(max(work, SHORTEST_RETRY), LONGEST_RETRY)))
     if now.draining:
         return Refusal("Draining", SHORTEST_RETRY)
     # What was just queued and finds a free place at the next step does not wait.
     waiting = now.running + now.queued - bounds.max_running
     if waiting >= bounds.max_queued or (waiting >= 0 and work > bounds.queue_seconds):
-        return Refusal("MemoryGuard" if now.memory_guard else "QueueFull", retry_after)
+        return Refusal("MemoryGuard" if now.memory_guard else "QueueFull", retry_after(now))
     return None
 
 

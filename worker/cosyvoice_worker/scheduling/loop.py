@@ -16,7 +16,7 @@ from typing import Protocol
 from cosyvoice_worker.engine.engine import Audio, Engine, Event, Failed, Pcm
 from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisFailed, Usage
 from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase
-from cosyvoice_worker.scheduling.admission import Bounds, Occupancy, expired, may_start, refusal
+from cosyvoice_worker.scheduling.admission import Bounds, Occupancy, expired, may_start, refusal, retry_after
 from cosyvoice_worker.scheduling.meters import Asked, CapacityMeter, DemandMeter, SpeechRate
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ STUCK_SECONDS = 120.0
 """A step that takes longer will not end: liveness turns off."""
 CRASHES_BEFORE_DEAD = 5
 """Crashes of the loop in a row, without one finished request between, after which a restart of the process is due."""
+JOIN_SECONDS = 5.0
+"""Stopping waits at most that long for a step to end; the process ends anyway."""
 STUTTER_SECONDS = 0.3
 """A playing stream with less than that in hand goes before new ones."""
 
@@ -96,7 +98,7 @@ class EngineLoop:
                 raise Refused(no.reason, no.retry_after)
             if self._stopping or not self._thread.is_alive():
                 raise Refused("Draining", 1.0)
-            asked = self.demand.accepted(self._clock(), estimate) if metered else None
+            asked = self.demand.accepted(self._clock(), estimate, job.request.retry_key) if metered else None
             ticket = Ticket(job, sink, estimate, asked)
             self._queue.append(ticket)
             self._changed.notify_all()
@@ -121,26 +123,36 @@ class EngineLoop:
             self._changed.notify_all()
 
     def drain(self, timeout: float) -> bool:
-        """Admit nothing more; wait until all that was admitted has ended. Blocks the calling thread."""
+        """Admit nothing more; wait until all that was admitted has ended. Blocks the calling thread.
+
+        False at once where nothing will end any more: the thread is dead or stuck.
+        """
+        give_up = time.monotonic() + timeout
         with self._changed:
             self._draining = True
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._queue and not self._running, timeout)
+            while self._queue or self._running:
+                left = give_up - time.monotonic()
+                if left <= 0 or not self.alive:
+                    return False
+                self._changed.wait(min(left, 1.0))
+            return True
 
     def stop(self) -> None:
-        """End the thread; what is left fails. Blocks for the length of a step."""
+        """End the thread; what is left fails. Blocks for the length of a step, at most `JOIN_SECONDS`."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(JOIN_SECONDS)
         self._fail_all("the worker stopped")
 
     @property
     def alive(self) -> bool:
+        """Whether the thread runs and makes progress. Off for good after a stop or too many crashes."""
         began = self._step_began
         stuck = began is not None and self._clock() - began > STUCK_SECONDS
-        return self._thread.is_alive() and not stuck and self._crashes < CRASHES_BEFORE_DEAD
+        return self._thread.is_alive() and not stuck and not self._stopping
 
     def reading(self) -> Reading:
         with self._changed:
@@ -178,19 +190,24 @@ class EngineLoop:
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._queue or self._running or self._stopping):
-                    self._changed.wait()
-                if self._stopping:
-                    return
-                pressed = self._turn_over()
-                if not self._running:
-                    continue
+        while not self._stopping:
             try:
-                self._step(pressed)
+                self._turn()
+                continue
             except Exception:
-                self._crash()
+                log.exception("the engine loop crashed; what runs fails, and it starts again")
+            self._crash()  # only here: the error's traceback holds the tensors of the step
+
+    def _turn(self) -> None:
+        with self._changed:
+            while not (self._queue or self._running or self._stopping):
+                self._changed.wait()
+            if self._stopping:
+                return
+            pressed = self._turn_over()
+            if not self._running:
+                return
+        self._step(pressed)
 
     def _turn_over(self) -> bool:
         """Between steps: drop who left, start who may. Returns whether work waits for its turn."""
@@ -201,7 +218,7 @@ class EngineLoop:
         for ticket in [t for t in self._queue if t.cancelled or expired(self._bounds, waited=now - t.job.arrived)]:
             self._queue.remove(ticket)
             if not ticket.cancelled:
-                ticket.sink.put(Refused("QueueFull", 1.0))
+                ticket.sink.put(Refused("QueueFull", retry_after(self._occupancy())))
                 if ticket.asked:
                     self.demand.refused(now, ticket.estimate, ticket.job.request.retry_key)
             self._end(ticket)
@@ -233,17 +250,19 @@ class EngineLoop:
         self.capacity.step(now, now - began, seconds, pressed)
 
     def _deliver(self, event: Event) -> None:
-        ticket = self._running.get(event.job)
-        if ticket is None:
-            return
+        with self._changed:  # who stops meanwhile fails what is left, and nothing may follow that
+            ticket = self._running.get(event.job)
+            if ticket is not None:
+                self._hand_over(ticket, event)
+
+    def _hand_over(self, ticket: Ticket, event: Event) -> None:
         if isinstance(event, Audio):
             if not ticket.cancelled:
                 ticket.sink.put(event.pcm)
             return
         job = event.job
         text_tokens = sum(len(s.text_ids) for s in job.sentences)
-        with self._changed:
-            self._end(ticket)
+        self._end(ticket)
         if isinstance(event, Failed):
             ticket.sink.put(SynthesisFailed(event.reason))
         else:
@@ -259,21 +278,28 @@ class EngineLoop:
         self._changed.notify_all()
 
     def _crash(self) -> None:
-        self._crashes += 1
-        log.exception("the engine loop crashed; what runs fails, and it starts again")
-        self._fail_all("the engine crashed")
+        """Fail what runs and make a new engine; after too many crashes in a row give up, and fail what waits too."""
+        with self._changed:
+            self._crashes += 1
+            self._stopping = self._stopping or self._crashes >= CRASHES_BEFORE_DEAD
+            self._fail_all("the engine crashed")
+        if self._stopping:
+            return
         try:
+            self._engine.release()
             self._engine = self._make_engine()
         except Exception:
             log.exception("the engine cannot be made again")
-            self._crashes = CRASHES_BEFORE_DEAD
-            self._stopping = True
+            with self._changed:
+                self._stopping = True
+                self._fail_all("the engine crashed and cannot be made again")
 
     def _fail_all(self, reason: str) -> None:
+        """What runs fails; when stopping, what waits as well, as nobody will take it any more."""
         with self._changed:
-            tickets = [*self._running.values(), *self._queue] if self._stopping else [*self._running.values()]
+            tickets = [*self._running.values(), *(self._queue if self._stopping else ())]
+            if self._stopping:
+                self._queue.clear()
             for ticket in tickets:
                 ticket.sink.put(SynthesisFailed(reason))
                 self._end(ticket)
-            if self._stopping:
-                self._queue.clear()

@@ -5,7 +5,8 @@ Pure arithmetic on times that the caller passes in (seconds of one monotonic clo
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 DEMAND_SECONDS = 30.0
@@ -14,8 +15,10 @@ WINDOW_SECONDS = 10.0
 """Length of a window in which capacity is measured."""
 SATURATED = 0.95
 """Share of a window in which the engine must have been busy and pressed for its rate to count as capacity."""
+BUSY = 0.9
+"""Share of a window in which the engine must have been busy for a rate above capacity to count."""
 SMOOTHING = 0.3
-"""Weight of a new saturated window."""
+"""Weight of a new window that counts."""
 
 
 @dataclass(slots=True)
@@ -29,11 +32,14 @@ class Asked:
 class DemandMeter:
     def __init__(self) -> None:
         self._accepted: deque[Asked] = deque()
-        self._refused: deque[Asked] = deque()
-        self._refused_by_key: dict[str, Asked] = {}
+        self._refused: OrderedDict[Hashable, Asked] = OrderedDict()
+        """By retry key, or by something unique where there is none; the oldest first."""
 
-    def accepted(self, now: float, seconds: float) -> Asked:
+    def accepted(self, now: float, seconds: float, retry_key: str) -> Asked:
+        """A request that is taken. Its earlier refusals (same key, not empty) no longer count: it asks once."""
         self._forget(now)
+        if retry_key:
+            self._refused.pop(retry_key, None)
         asked = Asked(now, seconds)
         self._accepted.append(asked)
         return asked
@@ -41,31 +47,30 @@ class DemandMeter:
     def refused(self, now: float, seconds: float, retry_key: str) -> None:
         """A refused request asks for as much as an accepted one; its retries (same key, not empty) ask for no more."""
         self._forget(now)
-        if retry_key and (known := self._refused_by_key.get(retry_key)):
-            self._refused.remove(known)
-        asked = Asked(now, seconds)
-        self._refused.append(asked)
-        if retry_key:
-            self._refused_by_key[retry_key] = asked
+        key = retry_key or object()
+        self._refused.pop(key, None)
+        self._refused[key] = Asked(now, seconds)
 
     def demand(self, now: float, backlog_seconds: float) -> float:
         """What was asked for in the last 30 s, accepted or refused, plus the backlog, over 30 s. Idle is exactly 0."""
         self._forget(now)
-        asked = sum(a.seconds for a in self._accepted) + sum(a.seconds for a in self._refused)
+        asked = sum(a.seconds for a in self._accepted) + sum(a.seconds for a in self._refused.values())
         return (asked + backlog_seconds) / DEMAND_SECONDS
 
     def _forget(self, now: float) -> None:
-        for line in (self._accepted, self._refused):
-            while line and line[0].at <= now - DEMAND_SECONDS:
-                line.popleft()
-        self._refused_by_key = {k: a for k, a in self._refused_by_key.items() if a.at > now - DEMAND_SECONDS}
+        since = now - DEMAND_SECONDS
+        while self._accepted and self._accepted[0].at <= since:
+            self._accepted.popleft()
+        while self._refused and next(iter(self._refused.values())).at <= since:
+            self._refused.popitem(last=False)
 
 
 class CapacityMeter:
     """What this worker sustains. Seeded, then calibrated at start-up, then corrected by saturated windows.
 
     One stream can keep a device busy without using what a batch would give, so being busy is not enough: a window
-    counts as saturated only when work also waited or the batch was full. Any other window is a lower bound.
+    counts as saturated only when work also waited or the batch was full. Another busy window can only raise it. Both
+    count smoothly: audio is credited when it is handed out, so a window may hold what the one before it computed.
     """
 
     def __init__(self, seed: float, now: float) -> None:
@@ -89,11 +94,9 @@ class CapacityMeter:
         if elapsed < WINDOW_SECONDS:
             return
         rate = self._audio / elapsed
-        if self._pressed >= SATURATED * elapsed and rate > 0:
+        saturated = self._pressed >= SATURATED * elapsed and rate > 0
+        if saturated or (self._busy >= BUSY * elapsed and rate > self.value):
             self.value += SMOOTHING * (rate - self.value)
-            self.measured = True
-        elif rate > self.value:
-            self.value = rate
             self.measured = True
         self._start = now
         self._busy = self._pressed = self._audio = 0.0
