@@ -57,7 +57,11 @@ class Worker:
             self._utilization = UtilizationMeter(lambda: gpu.read().utilization)
             self._utilization.start()
         self.phase = "WarmingUp"
-        await engine.service.start()
+        try:
+            await engine.service.start(engine.voices.default)
+        except BaseException:  # cancelled by SIGTERM, or it cannot speak: its thread must not outlive it
+            await engine.service.stop()
+            raise
         self._engine = engine
         self.phase = "Ready"
         seconds = time.perf_counter() - started
@@ -83,7 +87,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self.phase == "Ready"
+        return self.phase == "Ready" and self.alive
 
     @property
     def alive(self) -> bool:

@@ -64,7 +64,7 @@ async def compare(effort: Effort, folder: Path, threads: int) -> dict[str, Any]:
 
     needed = {text: flops(model, frontend, voice, text) for text in workload.LOAD}
     service = SpeechService(model, Options(model_name=effort.size))
-    await service.start()
+    await service.start(voice)
     prompt = workload.for_peer(voice, job(workload.SHORT).prompt.text_ids)
     peer = Peer(PEER_PYTHON, path, workload.dimensions(effort.size), prompt, threads)
     peer.speak(ids(1), workers=1, threads=threads, streaming=False)
@@ -175,8 +175,8 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
     """The process's memory over many short requests on the tiny model, 16 at a time."""
     model = build.load(open_directory(folder / "Tiny"), torch.device("cpu"))
     service = SpeechService(model, Options(model_name="tiny"))
-    await service.start()
     voice = workload.voice()
+    await service.start(voice)
     marks: list[float] = []
     for _ in range(5):
         left = requests // 5

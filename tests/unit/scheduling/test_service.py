@@ -9,13 +9,13 @@ import pytest
 
 from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, Unspeakable
 from cosyvoice_worker.scheduling.service import Options, SpeechService
-from tests.unit.engine.tiny import alone, model, request
+from tests.unit.engine.tiny import alone, model, request, voice
 
 
 async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
     service = SpeechService(model(), Options("tiny", streams=50.0, max_running=2))
     assert (service.reading().capacity, service.reading().capacity_measured) == (50.0, False)
-    await service.start()
+    await service.start(voice(prompt=30))
     reading = service.reading()
     assert reading.capacity_measured
     assert 0 < reading.capacity != 50.0

@@ -37,4 +37,7 @@ def select_device(device: Literal["cuda", "cpu"], precision: str) -> tuple[torch
             f"COSYVOICE_PRECISION=bf16: {torch.cuda.get_device_name(0)} has compute capability "
             f"{capability[0]}.{capability[1]} and no bfloat16; use fp16"
         )
+    # cuDNN convolutions round float32 to TensorFloat-32 unless told otherwise; float32 is asked for where it matters.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda", 0), DTYPES[precision]

@@ -1,7 +1,7 @@
 """The one object that the HTTP API talks to: takes requests, gives audio, tells how loaded it is.
 
 service = SpeechService(model, Options(model_name="DemoEnglish"))
-await service.start()
+await service.start(voice)
 stream = await service.submit(request)      # Refused at once when full or draining
 async for pcm in stream: ...                # float32 in -1..1, (n,), at service.sample_rate
 """
@@ -85,13 +85,13 @@ class SpeechService:
             memory_guard=lambda: above_guard(model.device, options.memory_guard_percent),
         )
 
-    async def start(self) -> None:
+    async def start(self, voice: Voice) -> None:
         """Start the engine thread, synthesise once to warm up, measure a first capacity. Ready when it returns.
 
+        `voice`: the one that most requests will name, as its recording costs in every window.
         Raises `SynthesisFailed` when the model cannot speak.
         """
         self._loop.start()
-        voice = next(iter(self.voices.values()), Voice("warm-up", torch.zeros(192)))
         await self._timed(voice, 1, "Good morning.")
         alone = await self._timed(voice, 1)
         count = max(1, min(int(CALIBRATION_SECONDS * alone / WARM_UP_SECONDS), self._sizing.limits.max_running))
@@ -157,7 +157,9 @@ class SpeechService:
 
 
 def make_engine(model: LoadedModel, sizing: Sizing) -> Engine:
-    """An engine with empty pools."""
+    """An engine with empty pools. Raises what the device raises when it is lost."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
     llm = LlmRunner(
         model.lm,
         model.config.llm.sampling,
