@@ -1,4 +1,4 @@
-"""`cosyvoice-operator run | metrics-api | crd | render | explain`."""
+"""`cosyvoice-operator run | crd | render | explain`. The metrics API: `python -m cosyvoice_operator.metricsapi`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--identity", default=socket.gethostname(), help="unique among the replicas")
     run.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
     run.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    commands.add_parser(
-        "metrics-api", add_help=False, help="serve custom.metrics.k8s.io; its options: `metrics-api --help`"
-    )
     commands.add_parser("crd", help="print the CustomResourceDefinition")
     show = commands.add_parser("render", help="print the objects that the operator would make of a manifest")
     words = commands.add_parser("explain", help="say in words how each figure of a manifest came about")
@@ -36,14 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("-f", "--filename", required=True, help="manifest, or - for standard input")
     for command in (run, show, words):
         command.add_argument("--settings", type=Path, help="the file that the chart writes; built-in defaults without")
-    chosen, rest = parser.parse_known_args(arguments)
-    if chosen.command == "metrics-api":
-        from cosyvoice_operator.metricsapi.__main__ import main as serve_metrics
-
-        serve_metrics(rest)
-        return 0
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "crd":
             print(crd_yaml(), end="")

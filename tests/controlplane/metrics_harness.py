@@ -98,7 +98,8 @@ class Installation:
         self.plane = plane
         self.namespace = namespace
         self.root = root
-        self.cluster_role = f"{namespace}-{NAME}"
+        self.cluster_role = f"{namespace}:{NAME}"
+        self.admission_policy = f"{namespace}.{NAME}"
         self.replicas: list[Replica] = []
         (self._port,) = _free_ports(1)
         rendered = [item for item in yaml.safe_load_all(self._render()) if item]
@@ -160,8 +161,10 @@ class Installation:
 
     def remove_cluster_objects(self) -> None:
         """What `helm uninstall` does to the cluster-scoped objects."""
-        names = (self.cluster_role, f"{self.cluster_role}-view")
+        names = (self.cluster_role, f"{self.cluster_role}:view")
         self.plane.run_kubectl("delete", "clusterrole,clusterrolebinding", *names, "--ignore-not-found")
+        policies = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+        self.plane.run_kubectl("delete", policies, self.admission_policy, "--ignore-not-found")
         self.plane.run_kubectl("-n", "kube-system", "delete", "rolebinding", self.cluster_role, "--ignore-not-found")
 
     def _render(self) -> str:

@@ -84,7 +84,11 @@ class OperatorProcess:
             assert port is not None, text
             self.port = int(port[1])
 
-        eventually(listed, timeout)
+        try:
+            eventually(listed, timeout)
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self) -> int:
         """End it as a kubelet would; returns its exit status."""

@@ -221,3 +221,28 @@ async def test_sigterm_ends_the_process_cleanly(installed: Installation, api: Ap
 
 async def _is(value: Any, expected: Any) -> bool:
     return bool(await value == expected)
+
+
+async def test_the_right_to_register_reaches_no_other_name(
+    control_plane: ControlPlane, installed: Installation
+) -> None:
+    def register(group: str) -> str:
+        spec = {"group": group, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100}
+        apiservice = {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": f"v1beta1.{group}"},
+            "spec": {**spec, "insecureSkipTLSVerify": True, "service": {"namespace": "default", "name": "x"}},
+        }
+        user = f"--as=system:serviceaccount:{installed.namespace}:{NAME}"
+        return control_plane.run_kubectl(
+            "create", "--dry-run=server", user, "-f", "-", stdin=yaml.safe_dump(apiservice), check=False
+        )
+
+    installed.apply()
+
+    async def refused() -> bool:  # a new policy takes the API server a moment
+        return "and nothing else" in register("metrics.k8s.io")
+
+    await eventually(refused)
+    assert "and nothing else" not in register("custom.metrics.k8s.io")

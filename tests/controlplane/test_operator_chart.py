@@ -11,7 +11,8 @@ import yaml
 
 from cosyvoice_operator.api.settings import Settings
 from tests.cluster import binaries
-from tests.controlplane.operator_harness import CHART
+from tests.cluster.control_plane import ControlPlane
+from tests.controlplane.operator_harness import CHART, eventually
 
 pytestmark = pytest.mark.controlplane
 
@@ -79,8 +80,64 @@ def test_every_pod_of_the_chart_passes_pod_security_restricted(helm: Path) -> No
             assert container["resources"]["requests"]
 
 
+def test_the_pods_of_the_chart_are_admitted_where_pod_security_is_restricted(
+    helm: Path, control_plane: ControlPlane, namespace: str
+) -> None:
+    control_plane.run_kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    shown = ("--show-only=templates/operator.yaml", "--show-only=templates/metrics-api.yaml")
+    done = template(helm, "--namespace", namespace, *shown)
+    assert done.returncode == 0, done.stderr
+    control_plane.run_kubectl("apply", "-f", "-", stdin=done.stdout)
+
+    def admitted() -> None:
+        names = control_plane.run_kubectl(
+            "-n",
+            namespace,
+            "get",
+            "pods",
+            "--output=jsonpath={.items[*].metadata.labels['app\\.kubernetes\\.io/name']}",
+        )
+        assert sorted(names.split()) == ["cosyvoice-metrics-api"] * 2 + ["cosyvoice-operator"] * 2
+
+    eventually(admitted)
+
+
+def test_an_interval_shorter_than_a_workers_time_to_answer_is_refused(helm: Path) -> None:
+    done = template(helm, "--set", "metricsAPI.scrapeIntervalSeconds=1.5")
+    assert done.returncode != 0
+    assert "scrapeIntervalSeconds" in done.stderr
+
+
+def test_the_metrics_api_can_stand_on_the_nodes_network_but_not_on_the_kubelets_port(helm: Path) -> None:
+    refused = template(helm, "--set", "metricsAPI.hostNetwork=true")
+    assert refused.returncode != 0
+    assert "with metricsAPI.hostNetwork choose another" in refused.stderr
+    options = (
+        "metricsAPI.hostNetwork=true,metricsAPI.ports.https=4443,metricsAPI.priorityClassName=system-cluster-critical"
+    )
+    pod = rendered(helm, "--set", options)["Deployment", "cosyvoice-metrics-api"]["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert "--port=4443" in pod["containers"][0]["args"]
+
+
+def test_no_two_releases_share_a_cluster_wide_name(helm: Path) -> None:
+    def cluster_wide(release: str, namespace: str) -> set[tuple[str, str]]:
+        command = [helm, "template", release, CHART, "--namespace", namespace, "--kube-version=1.34.0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        items = [item for item in yaml.safe_load_all(done.stdout) if item]
+        return {
+            (item["kind"], item["metadata"]["name"])
+            for item in items
+            if item["metadata"].get("namespace") in (None, "kube-system") and item["kind"] != "CustomResourceDefinition"
+        }
+
+    assert len(cluster_wide("c", "a-b")) == 10
+    assert not cluster_wide("c", "a-b") & cluster_wide("b-c", "a")
+
+
 def test_the_operator_may_do_no_more_than_it_does(helm: Path) -> None:
-    role = rendered(helm)["ClusterRole", "system-cosyvoice"]
+    role = rendered(helm)["ClusterRole", "system:cosyvoice"]
     verbs = {
         (group, resource): set(rule["verbs"])
         for rule in role["rules"]
@@ -99,3 +156,5 @@ def test_the_operator_may_do_no_more_than_it_does(helm: Path) -> None:
         ("events.k8s.io", "events"): {"create"},
         ("coordination.k8s.io", "leases"): {"list", "watch"},
     }
+    (lease,) = (rule for rule in role["rules"] if rule["resources"] == ["leases"])
+    assert lease["resourceNames"] == ["cosyvoice-operator"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from cosyvoice_contract import LABEL_POOL
 from cosyvoice_operator.plan import child_name
 from tests.controlplane.operator_harness import Namespace, OperatorProcess, eventually, quiet, service
 
@@ -34,9 +33,11 @@ def test_a_service_becomes_its_children_with_one_request_each(operator: Operator
             assert "finalizers" not in child["metadata"]
     assert "finalizers" not in home.get("cosyvoiceservice", "hello")["metadata"]
     assert not [key for key in home.get("cosyvoiceservice", "hello")["metadata"]["annotations"] if "kopf" in key]
-    writes = [
+    children = [
         request for request in requests_in(operator, home) if "/status" not in request and "/events" not in request
     ]
+    asked, *writes = children
+    assert asked == f"get /api/v1/namespaces/{home.name}/services/hello", "is that name the user's?"
     assert len(writes) == 4, writes
 
 
@@ -192,4 +193,16 @@ def test_quantities_in_other_forms_do_not_make_it_write_again(operator: Operator
         home.converged("hello")
         eventually(lambda: home.get("deployment", CHILD))
     container = home.get("deployment", CHILD)["spec"]["template"]["spec"]["containers"][0]
-    assert json.dumps(container["resources"]["requests"])
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi", "example.com/thing": "1"}
+
+
+def test_workers_are_admitted_where_pod_security_is_restricted(home: Namespace) -> None:
+    home.kubectl("label", "namespace", home.name, "pod-security.kubernetes.io/enforce=restricted")
+    claim = {"persistentVolumeClaim": {"claimName": "models", "path": "m"}}
+    pools = [{"name": card.lower(), "card": card, "workers": {"max": 2}} for card in ("CPU", "T4")]
+    home.apply(service(model={"name": "m", "source": claim}, pools=pools))
+
+    def admitted() -> None:
+        assert sorted(pod["metadata"]["labels"][LABEL_POOL] for pod in home.list("pods")) == ["cpu", "t4"]
+
+    eventually(admitted)

@@ -93,6 +93,7 @@ def accepted_is(home: Namespace, status: str) -> None:
             "service",
             {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}], "selector": {"app": "mine"}}},
         ),
+        ("service", {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 9999}]}}),
         (
             "deployment",
             {
@@ -109,6 +110,7 @@ def accepted_is(home: Namespace, status: str) -> None:
             },
         ),
     ],
+    ids=["service", "service without selector", "deployment"],
 )
 def test_an_object_of_the_users_is_never_taken_over(
     operator: OperatorProcess, home: Namespace, kind: str, manifest: dict[str, Any]
@@ -148,8 +150,9 @@ def test_one_bad_service_does_not_hold_up_the_others(operator: OperatorProcess, 
         ({"prioritiClassName": "gpu"}, "prioritiClassName"),
         ({"containers": [{"name": "worker", "ports": [{"name": "x"}]}]}, "containerPort"),
         ({"containers": [{"name": "sidecar"}]}, "image"),
+        ({"containers": [{"name": "worker", "env": [{"name": {"a": "b"}}]}]}, "name"),
     ],
-    ids=["misspelt", "port without number", "container without image"],
+    ids=["misspelt", "port without number", "container without image", "variable whose name is a mapping"],
 )
 def test_a_pod_template_that_the_api_server_refuses_is_shown(
     operator: OperatorProcess, home: Namespace, pod: dict[str, Any], message: str
@@ -164,6 +167,40 @@ def test_a_pod_template_that_the_api_server_refuses_is_shown(
     eventually(shown)
     home.apply(service(podTemplate={"spec": {"priorityClassName": "system-node-critical"}}))
     eventually(lambda: accepted_is(home, "True"), timeout=60)
+
+
+def test_a_pod_template_that_is_no_pod_is_refused_with_its_field(operator: OperatorProcess, home: Namespace) -> None:
+    home.apply(service(podTemplate={"spec": {"containers": 5}}))
+    home.converged("hello")
+    accepted = home.condition("hello", "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "InvalidSpec")
+    assert "spec.podTemplate.spec: containers is 5; write a list" in accepted["message"]
+
+
+def test_a_pool_whose_replacement_is_refused_serves_on(operator: OperatorProcess, home: Namespace) -> None:
+    home.apply(service())
+    home.converged("hello")
+    home.get("deployment", CHILD)
+    limited = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}}
+    home.apply({**limited, "spec": {"hard": {"count/deployments.apps": "1"}}})
+    eventually(lambda: quota_is_used(home))
+    home.apply(service(pools=[{**POOL, "name": "renamed"}]))
+    eventually(lambda: accepted_is(home, "False"))
+    assert "exceeded quota: few" in home.condition("hello", "Accepted")["message"]
+    for kind in ("deployment", "hpa", "pdb"):
+        assert "deletionTimestamp" not in home.get(kind, CHILD)["metadata"]
+
+    home.kubectl("delete", "resourcequota", "few")
+    eventually(lambda: deployments_are(home, [child_name("hello", "renamed")]), timeout=60)
+
+
+def quota_is_used(home: Namespace) -> None:
+    used = home.kubectl("get", "resourcequota", "few", "--output=jsonpath={.status.used}")
+    assert used == '{"count/deployments.apps":"1"}'
+
+
+def deployments_are(home: Namespace, names: list[str]) -> None:
+    assert [item["metadata"]["name"] for item in home.list("deployment")] == names
 
 
 def test_what_the_api_server_refuses_is_shown(operator: OperatorProcess, home: Namespace) -> None:

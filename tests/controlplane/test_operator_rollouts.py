@@ -49,6 +49,9 @@ def test_a_new_worker_image_reaches_two_services_and_then_the_rest(operator: Ope
         home.converged(name)
     eventually(lambda: pods_are(home, 4))
     home.set_pods(READY)
+    for name in NAMES:
+        deployment = f"deployment/{child_name(name, 'cpu')}"
+        home.kubectl("wait", deployment, "--for=jsonpath={.status.readyReplicas}=1", "--timeout=20s")
     operator.stop()
     operator.start(settings={"workerImage": {"tag": "new"}, "rolloutsAtOnce": 2})
 

@@ -1,8 +1,9 @@
 {{- define "cosyvoice-operator.name" -}}
 {{ printf "%s" (.Release.Name | trunc 50 | trimSuffix "-") }}
 {{- end -}}
+{{- /* A colon is in no namespace and no release: `a-b` and `c` are not `a` and `b-c`. */ -}}
 {{- define "cosyvoice-operator.clusterRole" -}}
-{{ printf "%s-%s" .Release.Namespace (include "cosyvoice-operator.name" .) }}
+{{ printf "%s:%s" .Release.Namespace (include "cosyvoice-operator.name" .) }}
 {{- end -}}
 {{- define "cosyvoice-operator.selector" -}}
 app.kubernetes.io/name: cosyvoice-operator

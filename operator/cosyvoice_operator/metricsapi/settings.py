@@ -40,7 +40,7 @@ class Settings:
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
     """Read the command line; a wrong one ends the process with a usage message (exit code 2)."""
-    parser = argparse.ArgumentParser("cosyvoice-operator metrics-api", description=__doc__)
+    parser = argparse.ArgumentParser("python -m cosyvoice_operator.metricsapi", description=__doc__)
     where = parser.add_argument_group("place in the cluster")
     where.add_argument("--namespace", required=True, help="namespace of the Service, Secret and Deployment below")
     where.add_argument("--service", required=True, help="Service in front of this process")

@@ -56,3 +56,12 @@ def test_a_mistake_in_the_settings_is_told_with_its_field(tmp_path: Path, capsys
     settings.write_text("workerimage: {}\n")
     assert main(["render", "-f", str(EXAMPLES / "t4-fleet.yaml"), "--settings", str(settings)]) == 1
     assert "workerimage: unknown field; remove it or mend its spelling" in capsys.readouterr().err
+
+
+def test_a_mistake_in_a_row_of_the_settings_ends_the_process_before_it_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("cards: {T4: {streamPerWorker: 30}}\n")
+    assert main(["run", "--settings", str(settings)]) == 1
+    assert "T4.streamPerWorker: unknown field; remove it or mend its spelling" in capsys.readouterr().err
