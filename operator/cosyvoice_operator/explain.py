@@ -70,6 +70,12 @@ def _pool(planned: Plan, pool: PoolPlan) -> list[str]:
             f"    A worker takes one {resource} ({pool.pool.card}, {card.gpu.memory}), computes in {pool.precision} "
             f"and needs NVIDIA driver {card.gpu.min_driver} or later."
         )
+    requests = card.resources.requests | pool.pool.resources.requests
+    needs = " and ".join(f"{quantity} of {name}" for name, quantity in sorted(requests.items()))
+    lines.append(
+        f"    It asks its node for {needs}: a machine needs more than that, for its own pods take some; "
+        "the pool's resources.requests changes it."
+    )
     lines.append(f"    Image {pool.image}; {pool.startup_seconds} s to load the model.")
     lines.append(f"    Nodes: {_nodes(pool)}")
     if planned.autoscaled:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import aiohttp
@@ -22,10 +23,17 @@ logger = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 
+def without_managed_fields(item: Object) -> Object:
+    item["metadata"].pop("managedFields", None)
+    return item
+
+
 class Mirror:
     """The objects of one list path, e.g. `/api/v1/pods`, that match the selectors.
 
     The copy is kept when the connection is lost, and is caught up when it is back.
+
+    slim: makes of an object what is kept of it. key: by what `of` finds objects, of what is kept.
     """
 
     def __init__(
@@ -36,6 +44,8 @@ class Mirror:
         label_selector: str = "",
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
+        slim: Callable[[Object], Object] = without_managed_fields,
+        key: Callable[[Object], Hashable] = lambda _: None,
     ) -> None:
         self._server = server
         self._path = path
@@ -43,15 +53,22 @@ class Mirror:
             key: value for key, value in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if value
         }
         self._on_change = on_change
+        self._slim = slim
+        self._key = key
         self._objects: dict[str, Object] = {}
+        self._by_key: defaultdict[Hashable, dict[str, Object]] = defaultdict(dict)
         self._heard_at = time.monotonic()
         self.synced = asyncio.Event()
         """Set once the first list is here."""
 
     @property
     def objects(self) -> Mapping[str, Object]:
-        """uid -> object, as the API server sent it, less `managedFields`; always the same mapping, kept up to date."""
+        """uid -> what is kept of the object; always the same mapping, kept up to date."""
         return self._objects
+
+    def of(self, key: Hashable) -> Collection[Object]:
+        """The objects of one key."""
+        return self._by_key[key].values() if key in self._by_key else ()
 
     @property
     def silent_seconds(self) -> float:
@@ -86,7 +103,9 @@ class Mirror:
         listing = await self._server.request("GET", self._path, query=self._selectors)
         # One mapping for life, so that whoever holds `objects` sees what comes later.
         self._objects.clear()
-        self._objects.update((item["metadata"]["uid"], _slim(item)) for item in listing["items"])
+        self._by_key.clear()
+        for item in listing["items"]:
+            self._put(item)
         self._heard()
         self.synced.set()
         self._on_change()
@@ -107,20 +126,26 @@ class Mirror:
             version = item["metadata"]["resourceVersion"]
             if event["type"] == "BOOKMARK":
                 continue
-            if event["type"] == "DELETED":
-                self._objects.pop(item["metadata"]["uid"], None)
-            else:
-                self._objects[item["metadata"]["uid"]] = _slim(item)
+            self._drop(item["metadata"]["uid"])
+            if event["type"] != "DELETED":
+                self._put(item)
             self._on_change()
         return version
 
+    def _put(self, item: Object) -> None:
+        uid, kept = item["metadata"]["uid"], self._slim(item)
+        self._objects[uid] = self._by_key[self._key(kept)][uid] = kept
+
+    def _drop(self, uid: str) -> None:
+        kept = self._objects.pop(uid, None)
+        if kept is not None:
+            key = self._key(kept)
+            del self._by_key[key][uid]
+            if not self._by_key[key]:
+                del self._by_key[key]
+
     def _heard(self) -> None:
         self._heard_at = time.monotonic()
-
-
-def _slim(item: Object) -> Object:
-    item["metadata"].pop("managedFields", None)
-    return item
 
 
 def _longer(delay: float) -> float:

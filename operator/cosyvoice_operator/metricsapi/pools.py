@@ -7,10 +7,60 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cosyvoice_contract import ANNOTATION_SIGNAL_TARGETS, WORKER_CONTAINER
+from cosyvoice_contract import ANNOTATION_SIGNAL_TARGETS, LABEL_POOL, LABEL_SERVICE, WORKER_CONTAINER
 from cosyvoice_operator.metricsapi.aggregate import Pool, Reading, Worker
 
 Object = Mapping[str, Any]
+PoolKey = tuple[str, str | None, str | None]
+"""Namespace, service and pool."""
+_METADATA = ("name", "namespace", "uid", "labels", "deletionTimestamp")
+
+
+def slim_pod(pod: Object) -> dict[str, Any]:
+    """What is read of a pod here: a fifth of its memory."""
+    status = pod.get("status") or {}
+    return {
+        "metadata": {name: pod["metadata"][name] for name in _METADATA if name in pod["metadata"]},
+        "status": {
+            **{name: status[name] for name in ("phase", "podIP") if name in status},
+            "containerStatuses": [
+                {"name": container["name"], "started": container.get("started")}
+                for container in status.get("containerStatuses") or ()
+            ],
+        },
+    }
+
+
+def slim_deployment(deployment: Object) -> dict[str, Any]:
+    """What is read of a Deployment here: its pod template, the bulk of it, is not."""
+    meta, spec = deployment["metadata"], deployment["spec"]
+    targets = (meta.get("annotations") or {}).get(ANNOTATION_SIGNAL_TARGETS)
+    return {
+        "metadata": {
+            **{name: meta[name] for name in _METADATA if name in meta},
+            "annotations": {} if targets is None else {ANNOTATION_SIGNAL_TARGETS: targets},
+        },
+        "spec": {"replicas": spec.get("replicas", 1), "selector": spec["selector"]},
+    }
+
+
+def deployment_key(deployment: Object) -> tuple[str, str]:
+    """Namespace and name."""
+    return deployment["metadata"]["namespace"], deployment["metadata"]["name"]
+
+
+def pod_key(pod: Object) -> PoolKey:
+    """The pool whose labels a pod bears."""
+    return _pool_key(pod["metadata"]["namespace"], pod["metadata"].get("labels") or {})
+
+
+def pods_key(deployment: Object) -> PoolKey:
+    """The `pod_key` of the pods that a Deployment selects."""
+    return _pool_key(deployment["metadata"]["namespace"], deployment["spec"]["selector"].get("matchLabels") or {})
+
+
+def _pool_key(namespace: str, labels: Mapping[str, str]) -> PoolKey:
+    return namespace, labels.get(LABEL_SERVICE), labels.get(LABEL_POOL)
 
 
 def read_pool(deployment: Object, pods: Iterable[Object], readings: Mapping[str, Reading]) -> Pool:

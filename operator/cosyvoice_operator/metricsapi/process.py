@@ -23,7 +23,14 @@ from cosyvoice_operator.metricsapi.aggregate import MetricUnavailable, Pool, Rea
 from cosyvoice_operator.metricsapi.callers import Authorizer, FrontProxy, read_front_proxy
 from cosyvoice_operator.metricsapi.certificate import ServingIdentity, server_context
 from cosyvoice_operator.metricsapi.listener import Listener
-from cosyvoice_operator.metricsapi.pools import read_pool
+from cosyvoice_operator.metricsapi.pools import (
+    deployment_key,
+    pod_key,
+    pods_key,
+    read_pool,
+    slim_deployment,
+    slim_pod,
+)
 from cosyvoice_operator.metricsapi.registration import Backend, Registrar
 from cosyvoice_operator.metricsapi.scrape import Scraper
 from cosyvoice_operator.metricsapi.serving_secret import ServingSecret
@@ -38,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterPools:
-    """The pools as the watches and the last scrape show them.
+    """The pools as the watches (Mirrors by `deployment_key` and `pod_key`) and the last scrape show them.
 
     Raises MetricUnavailable when the API server has told nothing for `max_silence` seconds: a pool may have grown
     meanwhile, and the sum over the workers that are known would then look like a load that leaves.
@@ -65,10 +72,8 @@ class ClusterPools:
                 f"metrics API has heard nothing from the API server for {self._max_silence:.0f} s and cannot know "
                 "which workers there are"
             )
-        for deployment in self._deployments.objects.values():
-            meta = deployment["metadata"]
-            if (meta["namespace"], meta["name"]) == (namespace, name):
-                return read_pool(deployment, self._pods.objects.values(), self._readings())
+        for deployment in self._deployments.of((namespace, name)):
+            return read_pool(deployment, self._pods.of(pods_key(deployment)), self._readings())
         return None
 
     async def select(self, namespace: str, label_selector: str) -> list[Pool]:
@@ -93,8 +98,10 @@ class Process:
         self._tls_changed = asyncio.Event()
         self._registration_changed = asyncio.Event()
         ours = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
-        self._pods = Mirror(api, "/api/v1/pods", label_selector=ours, on_change=self._pods_changed.set)
-        self._deployments = Mirror(api, DEPLOYMENTS, label_selector=ours)
+        self._pods = Mirror(
+            api, "/api/v1/pods", label_selector=ours, on_change=self._pods_changed.set, slim=slim_pod, key=pod_key
+        )
+        self._deployments = Mirror(api, DEPLOYMENTS, label_selector=ours, slim=slim_deployment, key=deployment_key)
         self._secret = Mirror(
             api,
             f"/api/v1/namespaces/{settings.namespace}/secrets",

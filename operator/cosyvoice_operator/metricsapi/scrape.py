@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cosyvoice_contract import PATH_LOAD
+from cosyvoice_operator.cluster.worker_load import load_session, read_load
 from cosyvoice_operator.metricsapi.aggregate import Reading
 from cosyvoice_operator.metricsapi.pools import Object, counts
 from cosyvoice_operator.metricsapi.telemetry import Telemetry
 
-MAX_REPORT_BYTES = 64 * 1024
+COALESCE_SECONDS = 0.1
+"""A rollout changes many pods at once; they are looked through together."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Scraper:
         self._telemetry = telemetry
         self._port = port
         self._interval = interval
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._timeout = timeout
         self._concurrency = concurrency
         self._readings: dict[str, Reading] = {}
         self._failing: dict[str, str] = {}
@@ -81,10 +82,7 @@ class Scraper:
 
     async def run(self) -> None:
         """Scrape for ever, a round per interval."""
-        # A connection per reading: one kept open would meet the worker's own keep-alive limit and look like silence.
-        connector = aiohttp.TCPConnector(limit=self._concurrency, force_close=True)
-        # No proxy and no redirects: a pod's address is asked, and nothing else.
-        async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
+        async with load_session(self._concurrency) as session:
             while True:
                 started = time.monotonic()
                 await self.round(session)
@@ -95,6 +93,8 @@ class Scraper:
                     self._pods_changed.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._pods_changed.wait(), left)
+                        await asyncio.sleep(COALESCE_SECONDS)
+                        self._pods_changed.clear()
                         await self.ask_new(session)
 
     async def round(self, session: aiohttp.ClientSession) -> None:
@@ -135,20 +135,16 @@ class Scraper:
                 group.create_task(ask_next())
 
     async def _ask(self, session: aiohttp.ClientSession, pod: Object) -> None:
-        uid, ip = pod["metadata"]["uid"], pod["status"]["podIP"]
+        uid = pod["metadata"]["uid"]
         self._asked[uid] = time.monotonic()
-        host = f"[{ip}]" if ":" in ip else ip
         try:
-            async with session.get(
-                f"http://{host}:{self._port}{PATH_LOAD}", timeout=self._timeout, allow_redirects=False
-            ) as response:
-                if response.status != 200:
-                    outcome, why = "http_error", f"HTTP {response.status}"
-                else:
-                    self._readings[uid] = parse_report(await _read(response), taken_at=time.time())
-                    outcome, why = "ok", ""
+            body = await read_load(session, pod["status"]["podIP"], self._port, self._timeout)
+            self._readings[uid] = parse_report(body, taken_at=time.time())
+            outcome, why = "ok", ""
         except TimeoutError:
-            outcome, why = "timeout", f"no answer within {self._timeout.total:g} s"
+            outcome, why = "timeout", f"no answer within {self._timeout:g} s"
+        except aiohttp.ClientResponseError as error:
+            outcome, why = "http_error", f"HTTP {error.status}"
         except aiohttp.ClientError as error:
             outcome, why = "unreachable", str(error) or type(error).__name__
         except ValueError as error:
@@ -164,13 +160,3 @@ class Scraper:
             self._failing[uid] = why
         elif not why and self._failing.pop(uid, ""):
             logger.info("worker %s/%s gives readings again", meta["namespace"], meta["name"])
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body, but no endless one: what answers at a pod's address need not be a worker."""
-    body = b""
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MAX_REPORT_BYTES:
-            raise ValueError(f"more than {MAX_REPORT_BYTES} bytes")
-    return body

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 import aiohttp
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from cosyvoice_contract import PATH_LOAD, WORKER_PORT, CapacityFrom
+from cosyvoice_contract import WORKER_PORT, CapacityFrom
 from cosyvoice_operator.cluster.kinds import POD, Object
 from cosyvoice_operator.cluster.store import ServiceKey, Store, service_key
+from cosyvoice_operator.cluster.worker_load import load_session, read_load
 
 PERIOD_SECONDS = 30.0
 TIMEOUT_SECONDS = 5.0
@@ -47,10 +48,7 @@ class Capacities:
 
     async def run(self, changed: Callable[[ServiceKey], None]) -> None:
         """Ask for ever; `changed` is called with a service of whose workers one says something else than before."""
-        connector = aiohttp.TCPConnector(limit=CONCURRENCY, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        # No proxy: a pod's address is asked, and nothing else.
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+        async with load_session(CONCURRENCY) as session:
             while True:
                 await self._round(session, changed)
                 await asyncio.sleep(PERIOD_SECONDS)
@@ -67,14 +65,10 @@ class Capacities:
 
     async def _ask(self, session: aiohttp.ClientSession, pod: Object) -> bool:
         """Whether its answer is news."""
-        address = pod["status"]["podIP"]
-        host = f"[{address}]" if ":" in address else address
         try:
-            url = f"http://{host}:{WORKER_PORT}{PATH_LOAD}"
-            async with session.get(url, allow_redirects=False) as answer:
-                answer.raise_for_status()
-                report = _Report.model_validate_json(await answer.content.read(65_536))
-        except (aiohttp.ClientError, TimeoutError, ValidationError) as error:
+            body = await read_load(session, pod["status"]["podIP"], WORKER_PORT, TIMEOUT_SECONDS)
+            report = _Report.model_validate_json(body)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             logger.debug("capacity of %s: %s", pod["metadata"]["name"], error or type(error).__name__)
             return False
         before = self._measured.get(pod["metadata"]["uid"], 0.0)

@@ -54,7 +54,7 @@ def event(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def mirror(cluster: Cluster, **selectors: str) -> AsyncIterator[tuple[Mirror, Callable[[str], Any]]]:
+async def mirror(cluster: Cluster, **options: Any) -> AsyncIterator[tuple[Mirror, Callable[[str], Any]]]:
     """A running mirror of the cluster's pods, and what waits until its names are as given."""
     app = web.Application()
     app.router.add_get(PODS, cluster.answer)
@@ -64,7 +64,7 @@ async def mirror(cluster: Cluster, **selectors: str) -> AsyncIterator[tuple[Mirr
     await site.start()
     changed = asyncio.Event()
     async with ApiServer(Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")) as server:
-        made = Mirror(server, PODS, on_change=changed.set, **selectors)
+        made = Mirror(server, PODS, on_change=changed.set, **options)
 
         async def shows(names: str) -> None:
             async with asyncio.timeout(5):
@@ -145,6 +145,28 @@ async def test_a_watch_that_falls_silent_is_dead_and_replaced(monkeypatch: pytes
         cluster.objects = [pod("b")]
         await shows("b")
         assert made.silent_seconds < 5
+
+
+async def test_objects_are_found_by_their_key_as_it_is_now() -> None:
+    moved = [event("MODIFIED", pod("b", "11", key=2)), event("DELETED", pod("c", "12")), event("ADDED", pod("d", "13"))]
+    cluster = Cluster(pod("a", key=1), pod("b", key=1), pod("c", key=3), watches=[moved])
+    async with mirror(cluster, key=lambda item: item.get("key")) as (made, shows):
+        await shows("a b d")
+
+    def names(key: int) -> list[str]:
+        return [item["metadata"]["name"] for item in made.of(key)]
+
+    assert (names(1), names(2), names(3)) == (["a"], ["b"], [])
+
+
+async def test_of_an_object_is_kept_what_is_asked_for() -> None:
+    def slim(item: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": item["metadata"], "kept": item["kept"]}
+
+    cluster = Cluster(pod("a", kept=1, bulk=2), watches=[[event("ADDED", pod("b", "11", kept=1, bulk=2))]])
+    async with mirror(cluster, slim=slim) as (made, shows):
+        await shows("a b")
+    assert all(set(item) == {"metadata", "kept"} for item in made.objects.values())
 
 
 async def test_what_no_decision_reads_is_dropped() -> None:

@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from cosyvoice_contract import ANNOTATION_SIGNAL_TARGETS
+from cosyvoice_contract import ANNOTATION_SIGNAL_TARGETS, LABEL_POOL, LABEL_SERVICE
 from cosyvoice_operator.metricsapi.aggregate import Reading
-from cosyvoice_operator.metricsapi.pools import counts, read_pool, selects, signal_targets
+from cosyvoice_operator.metricsapi.pools import (
+    counts,
+    pod_key,
+    pods_key,
+    read_pool,
+    selects,
+    signal_targets,
+    slim_deployment,
+    slim_pod,
+)
 
 
 def pod(name: str = "w-0", **changes: Any) -> dict[str, Any]:
@@ -85,3 +94,22 @@ def test_targets_that_do_not_parse_are_no_targets(text: str) -> None:
 
 def test_a_deployment_without_the_annotation_has_no_targets() -> None:
     assert signal_targets({}) == {}
+
+
+def test_what_is_kept_of_pod_and_deployment_says_as_much_of_the_pool() -> None:
+    whole, pods = deployment(), [pod(), pod("w-1", phase="Failed"), pod("w-2", metadata={"deletionTimestamp": "x"})]
+    whole["spec"]["template"] = {"spec": {}}
+    pods[0]["spec"] = {"containers": []}
+    slim, slim_pods = slim_deployment(whole), [slim_pod(item) for item in pods]
+    assert "template" not in slim["spec"]
+    assert "spec" not in slim_pods[0]
+    assert read_pool(slim, slim_pods, {}) == read_pool(whole, pods, {})
+
+
+def test_pods_are_looked_for_where_their_deployment_selects() -> None:
+    labels = {LABEL_SERVICE: "narrator", LABEL_POOL: "t4"}
+    ours = deployment()
+    ours["spec"]["selector"] = {"matchLabels": labels}
+    assert pod_key(pod(metadata={"labels": {**labels, "other": "x"}})) == pods_key(ours)
+    assert pod_key(pod(metadata={"labels": {**labels, LABEL_POOL: "a100"}})) != pods_key(ours)
+    assert pod_key(pod(metadata={"labels": labels, "namespace": "elsewhere"})) != pods_key(ours)

@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 
 from cosyvoice_contract import PATH_LOAD
-from cosyvoice_operator.metricsapi.scrape import MAX_REPORT_BYTES, Scraper, parse_report
+from cosyvoice_operator.cluster.worker_load import MAX_REPORT_BYTES, load_session, read_load
+from cosyvoice_operator.metricsapi.scrape import Scraper, parse_report
 from cosyvoice_operator.metricsapi.telemetry import Telemetry
 
 REPORT = {
@@ -286,3 +287,17 @@ def test_a_malformed_report_is_refused_by_the_name_of_its_field(change: dict[str
 def test_what_is_no_load_report_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="not a load report"):
         parse_report(body, taken_at=0)
+
+
+async def test_a_report_that_comes_in_pieces_is_read_to_its_end() -> None:
+    async def in_pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for half in (json.dumps(REPORT)[:40], json.dumps(REPORT)[40:]):
+            await response.write(half.encode())
+            await asyncio.sleep(0.05)
+        return response
+
+    ip = next(addresses)
+    async with worker(in_pieces, ip) as port, load_session(1) as session:
+        assert json.loads(await read_load(session, ip, port, timeout=5)) == REPORT

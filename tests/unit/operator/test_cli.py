@@ -27,6 +27,7 @@ def test_explain_says_how_the_figures_came_about(capsys: pytest.CaptureFixture[s
     assert "50 to 400 streams / 50, rounded up, are 1 to 8 workers." in words
     assert "the catalogue's row T4 (article; not measured with this project)" in words
     assert "nvidia.com/gpu.product in (Tesla-T4, Tesla-T4-SHARED)" in words
+    assert "It asks its node for 4 of cpu and 16Gi of memory: a machine needs more than that" in words
     assert "The autoscaler adds workers above GPULoad of 80%" in words
 
 
