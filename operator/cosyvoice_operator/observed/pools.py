@@ -74,6 +74,12 @@ class PoolFacts:
         return math.ceil(asked.max / self.streams_per_worker) if asked is not None else self.plan.max_workers
 
     @property
+    def waits_for_node(self) -> bool:
+        """It has for long; a rollout may stand still for that, and no other has to wait for it."""
+        problem = self.problem
+        return problem is not None and problem.reason in ("Unschedulable", "NoNodeForCard") and problem.due_in <= 0
+
+    @property
     def limited_by(self) -> str:
         """What keeps the pool from having more workers ready; empty: nothing."""
         if self.problem is not None:

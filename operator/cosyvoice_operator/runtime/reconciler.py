@@ -82,11 +82,11 @@ class Reconciler:
         if done.failure is not None and _namespace_goes(done.failure):
             return None
         facts = self._facts(key, planned)
-        if not done.queued and all(pool.replaced for pool in facts):
+        if not done.queued and all(pool.replaced or pool.waits_for_node for pool in facts):
             self._throttle.done(
                 key,
                 sum(pool.ready for pool in facts),
-                enough=all(pool.ready >= pool.plan.min_workers for pool in facts),
+                enough=all(pool.ready >= pool.plan.min_workers or pool.waits_for_node for pool in facts),
             )
         status = status_of(planned, facts, done.problem, raw["status"], self._now(), queued=done.queued)
         await self._tell(raw, status)

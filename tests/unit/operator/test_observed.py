@@ -167,6 +167,16 @@ def test_a_pool_that_only_grows_has_no_rollout_to_be_blocked() -> None:
     assert recheck_after(grown) is None
 
 
+def test_a_rollout_that_waits_for_a_node_for_long_is_told_from_one_that_fails() -> None:
+    def waits(*pods: Any) -> bool:
+        return facts(deployment(replicas=3, ready=2), pods=pods)[0].waits_for_node
+
+    crashed = pod(container={"state": {"terminated": {"exitCode": 1}}})
+    assert waits(pod(unschedulable=waiting_since(301)))
+    assert not waits(pod(unschedulable=waiting_since(299)))
+    assert not waits(crashed, pod(unschedulable=waiting_since(301))), "a bad image is not to reach the rest"
+
+
 def test_a_pod_that_was_evicted_blocks_nothing() -> None:
     ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error"}}}
     shown = status(facts(deployment(replicas=2, ready=2), pods=(pod(container=ended, phase="Failed"),)))
