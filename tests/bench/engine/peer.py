@@ -184,9 +184,8 @@ def load(path: Path, size: dict[str, int]) -> Any:
 
 def _skip_init(package: str) -> None:
     """Make `package` importable without running its `__init__`, for the sake of its submodules."""
-    spec = importlib.machinery.PathFinder.find_spec(
-        package, importlib.import_module(package.split(".", maxsplit=1)[0]).__path__
-    )
+    parent = importlib.import_module(package.rpartition(".")[0])
+    spec = importlib.machinery.PathFinder.find_spec(package, parent.__path__)
     assert spec is not None
     module = types.ModuleType(package)
     module.__path__ = list(spec.submodule_search_locations or ())
