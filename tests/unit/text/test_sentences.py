@@ -1,13 +1,16 @@
 """Text as people send it becomes the sentences that are spoken."""
 
 import json
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosyvoice_worker.engine.frontend import text as frontend
 from cosyvoice_worker.engine.frontend.text import sentences, speakable
 
 OFFICIAL = json.loads((Path(__file__).parent / "official.json").read_text())
@@ -93,6 +96,24 @@ def test_markdown_is_read_as_what_it_says():
 def test_what_cannot_be_said_gives_no_sentence(text):
     assert not speakable(text)
     assert spoken(text) == []
+
+
+@pytest.mark.parametrize(("rules", "text"), [("_normalize_english", "hm"), ("_normalize_chinese", "呃")])
+def test_what_normalisation_leaves_nothing_of_gives_no_sentence(monkeypatch, rules, text):
+    monkeypatch.setattr(frontend, rules, lambda text: "")
+    assert spoken(text) == []
+
+
+def test_numbers_that_are_read_at_the_same_time_do_not_mix():
+    numbers = ["1234567890123", "7", "1000001", "999999999999999", "21000"] * 40
+    alone = [frontend._number_words(number) for number in numbers]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(frontend._number_words, numbers)) == alone
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_sentences_are_joined_up_to_eighty_units_and_a_short_last_one_joins_its_predecessor():

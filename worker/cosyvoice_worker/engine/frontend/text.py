@@ -8,6 +8,7 @@ harm we deviate, and docs/decisions/0005-text-frontend.md lists each case. Every
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -139,9 +140,9 @@ def _normalizer(rules: str) -> Normalizer:
     return Normalizer(lang=rules, operator="tn")
 
 
-@lru_cache(maxsize=1)
-def _inflect() -> inflect.engine:
-    return inflect.engine()
+_INFLECT = inflect.engine()
+_INFLECT_LOCK = threading.Lock()
+"""The engine keeps state while it reads a number, and every request is normalised in a thread of its own."""
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -192,7 +193,8 @@ def _normalize_english(text: str) -> str:
 def _number_words(digits: str) -> str:
     if len(digits) > _LONGEST_NUMBER:
         digits = " ".join(digits)
-    return " ".join(str(_inflect().number_to_words(number)) for number in digits.split(" "))
+    with _INFLECT_LOCK:
+        return " ".join(str(_INFLECT.number_to_words(number)) for number in digits.split(" "))
 
 
 # --- split ----------------------------------------------------------------------------------------------------------
@@ -278,6 +280,8 @@ def sentences(text: str, language: str, units: Callable[[str], int]) -> list[str
         spoken = _normalize_english(cleaned)
     else:
         spoken = " ".join(cleaned.split())
+    if not speakable(spoken):  # normalisation may leave nothing
+        return []
     measure = len if rules == "zh" else units
     return [sentence for sentence in _split(spoken, rules, measure) if speakable(sentence)]
 
