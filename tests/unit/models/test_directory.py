@@ -109,3 +109,15 @@ def test_references_are_resolved_with_arithmetic(tmp_path: Path) -> None:
 def test_yaml_beyond_the_subset_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(hyperyaml.YamlError, match=complaint):
         read(tmp_path, text)
+
+
+def test_references_that_unfold_into_millions_are_refused(tmp_path: Path) -> None:
+    levels = [f"a{i}: [!ref <a{i + 1}>, !ref <a{i + 1}>]" for i in range(40)]
+    with pytest.raises(hyperyaml.YamlError, match="unfold to more than 100000 values"):
+        read(tmp_path, "\n".join([*levels, "a40: 1"]))
+
+
+def test_a_chain_of_references_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    levels = [f"a{i}: !ref <a{i + 1}>" for i in range(5000)]
+    with pytest.raises(hyperyaml.YamlError, match="nested too deeply"):
+        read(tmp_path, "\n".join([*levels, "a5000: 1"]))

@@ -130,6 +130,14 @@ def test_a_tensor_that_does_not_fit_its_bytes_is_refused(path: Path, hostile: An
         load_state_dict(path)
 
 
+def test_lists_that_unfold_into_millions_are_refused(path: Path) -> None:
+    content: Any = 0
+    for _ in range(7):
+        content = [content] * 40
+    with pytest.raises(TensorFileError, match="unfolds to more than"):
+        load_plain(archive(path, {"weight": content}))
+
+
 def test_compressed_entries_are_refused(path: Path) -> None:
     archive(path, {"w": tensor((2,), (1,))}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(TensorFileError, match="compressed"):

@@ -16,6 +16,9 @@ import yaml
 MAX_BYTES = 1 << 20
 """The official files are about 8 KB."""
 
+MAX_NODES = 100_000
+"""After references are unfolded; the official files have a few hundred."""
+
 
 class YamlError(ValueError):
     """The file is not the subset of HyperPyYAML that model directories need."""
@@ -79,63 +82,77 @@ def read(path: Path) -> dict[str, Any]:
         raise YamlError(f"{path.name}: {error}") from error
     if not isinstance(document, dict):
         raise YamlError(f"{path.name} is not a mapping")
-    return {key: _resolve(value, document, ()) for key, value in document.items()}
-
-
-def _resolve(value: Any, root: dict[str, Any], seen: tuple[str, ...]) -> Any:
-    if isinstance(value, _Reference):
-        return _evaluate(value.expression, root, seen)
-    if isinstance(value, Tagged):
-        return Tagged(value.name, _resolve(value.arguments, root, seen))
-    if isinstance(value, dict):
-        return {key: _resolve(item, root, seen) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root, seen) for item in value]
-    return value
+    try:
+        return _Resolver(document).all()
+    except RecursionError as error:
+        raise YamlError(f"{path.name}: nested too deeply") from error
 
 
 _TERM = re.compile(r"\s*(?:<(?P<name>\w+)>|(?P<number>\d+(?:\.\d+)?)|(?P<operator>[-+*/]))")
 
 
-def _evaluate(expression: str, root: dict[str, Any], seen: tuple[str, ...]) -> Any:
-    """`<name>` or a chain such as `<chunk_size> * <token_mel_ratio>`, evaluated from left to right, one operator kind
-    after the other without precedence: the official files never mix them."""
-    total: Any = None
-    operator = ""
-    position = 0
-    expression = expression.strip()
-    while position < len(expression):
-        match = _TERM.match(expression, position)
-        if match is None:
-            raise YamlError(f"!ref {expression!r}: only <names>, numbers and + - * / are allowed")
-        position = match.end()
-        if match["operator"]:
-            if operator or total is None:
-                raise YamlError(f"!ref {expression!r}: two operators in a row")
-            operator = match["operator"]
-            continue
-        term = _term(match, root, seen)
-        if total is None:
-            total = term
-        elif operator and isinstance(total, int | float) and isinstance(term, int | float):
-            total = _apply(operator, total, term, expression)
-        else:
-            raise YamlError(f"!ref {expression!r}: arithmetic needs numbers and one operator between them")
+class _Resolver:
+    """Puts in the place of every reference what it refers to."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._nodes = 0
+
+    def all(self) -> dict[str, Any]:
+        return {key: self._resolve(value, ()) for key, value in self._root.items()}
+
+    def _resolve(self, value: Any, seen: tuple[str, ...]) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise YamlError(f"!ref: references unfold to more than {MAX_NODES} values")
+        if isinstance(value, _Reference):
+            return self._evaluate(value.expression, seen)
+        if isinstance(value, Tagged):
+            return Tagged(value.name, self._resolve(value.arguments, seen))
+        if isinstance(value, dict):
+            return {key: self._resolve(item, seen) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._resolve(item, seen) for item in value]
+        return value
+
+    def _evaluate(self, expression: str, seen: tuple[str, ...]) -> Any:
+        """`<name>` or a chain such as `<chunk_size> * <token_mel_ratio>`, evaluated from left to right, one operator
+        kind after the other without precedence: the official files never mix them."""
+        total: Any = None
         operator = ""
-    if total is None or operator:
-        raise YamlError(f"!ref {expression!r} is incomplete")
-    return total
+        position = 0
+        expression = expression.strip()
+        while position < len(expression):
+            match = _TERM.match(expression, position)
+            if match is None:
+                raise YamlError(f"!ref {expression!r}: only <names>, numbers and + - * / are allowed")
+            position = match.end()
+            if match["operator"]:
+                if operator or total is None:
+                    raise YamlError(f"!ref {expression!r}: two operators in a row")
+                operator = match["operator"]
+                continue
+            term = self._term(match, seen)
+            if total is None:
+                total = term
+            elif operator and isinstance(total, int | float) and isinstance(term, int | float):
+                total = _apply(operator, total, term, expression)
+            else:
+                raise YamlError(f"!ref {expression!r}: arithmetic needs numbers and one operator between them")
+            operator = ""
+        if total is None or operator:
+            raise YamlError(f"!ref {expression!r} is incomplete")
+        return total
 
-
-def _term(match: re.Match[str], root: dict[str, Any], seen: tuple[str, ...]) -> Any:
-    if match["number"]:
-        return float(match["number"]) if "." in match["number"] else int(match["number"])
-    name = match["name"]
-    if name in seen:
-        raise YamlError(f"!ref <{name}> refers to itself")
-    if name not in root:
-        raise YamlError(f"!ref <{name}>: there is no such key")
-    return _resolve(root[name], root, (*seen, name))
+    def _term(self, match: re.Match[str], seen: tuple[str, ...]) -> Any:
+        if match["number"]:
+            return float(match["number"]) if "." in match["number"] else int(match["number"])
+        name = match["name"]
+        if name in seen:
+            raise YamlError(f"!ref <{name}> refers to itself")
+        if name not in self._root:
+            raise YamlError(f"!ref <{name}>: there is no such key")
+        return self._resolve(self._root[name], (*seen, name))
 
 
 def _apply(operator: str, left: float, right: float, expression: str) -> float:

@@ -36,6 +36,9 @@ _DTYPES: Mapping[str, torch.dtype] = {
     "BoolStorage": torch.bool,
 }
 
+MAX_VALUES = 1 << 17
+"""Of one file after shared lists are unfolded; the official files hold about a thousand tensors."""
+
 
 class TensorFileError(Exception):
     """The file is not a plain tensor file; the text names the file, the entry and the mend."""
@@ -171,10 +174,14 @@ class _Reader:
         self.prefix = prefix
         self.entries = entries
         self.elements = 0
+        self.values = 0
 
     def materialise(self, value: Any, name: str, skip: Callable[[str], bool], depth: int) -> Any:
         if depth > 8:
             raise TensorFileError(f"{self.path}: nested deeper than any official file")
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise TensorFileError(f"{self.path}: {name!r} unfolds to more than {MAX_VALUES} values")
         if isinstance(value, _Record):
             return self.tensor(value, name)
         if isinstance(value, dict):
