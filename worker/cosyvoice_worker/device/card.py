@@ -20,7 +20,8 @@ class _Card:
 # Cards that a user adds to the catalogue have no row here and are not checked.
 _CARDS = {
     "T4": _Card(r"\bT4\b"),
-    "A10": _Card(r"\bA10G?\b"),
+    "A10": _Card(r"\bA10\b"),
+    "A10G": _Card(r"\bA10G\b"),
     "A100": _Card(r"\bA100\b", (0, 60)),
     "A100-80GB": _Card(r"\bA100\b", (60, 200)),
     "L4": _Card(r"\bL4\b"),
