@@ -10,7 +10,6 @@ import soundfile
 
 from cosyvoice_worker.audio.encoders import Pcm
 
-
 MAX_RATE = 192_000
 """Hz; no recorder has more. FLAC's header can say 655,350."""
 MAX_CHANNELS = 8

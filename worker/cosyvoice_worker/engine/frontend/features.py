@@ -15,7 +15,6 @@ from torch import Tensor
 
 from cosyvoice_worker.models.directory import MelConfig
 
-
 _MOST_TAPS = 1_000_000
 """Of a resampling filter, whose size is the product of the reduced rates: 44,056 Hz to 16 kHz would take 11 million,
 47,999 Hz 768 million. The largest of a usual rate: 192 kHz to 22,050 Hz, 188,160."""
