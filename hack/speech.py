@@ -52,8 +52,8 @@ def client(base_url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{base_url}/v1", api_key="none", max_retries=0, timeout=180)
 
 
-def speak(api: openai.OpenAI, text: str, *, model: str = MODEL, voice: str = VOICE) -> Speech:
-    """Ask for `text` as WAV and read it as it comes.
+def speak(api: openai.OpenAI, text: str, *, model: str = MODEL, voice: str = VOICE, seed: int | None = None) -> Speech:
+    """Ask for `text` as WAV and read it as it comes; with a seed the same text sounds the same every time.
 
     Raises openai.APIStatusError when the service refuses, ValueError when what came is no whole WAV, and what the HTTP
     library raises when the stream breaks.
@@ -62,7 +62,11 @@ def speak(api: openai.OpenAI, text: str, *, model: str = MODEL, voice: str = VOI
     first_audio: float | None = None
     received = io.BytesIO()
     with api.audio.speech.with_streaming_response.create(
-        model=model, voice=voice, input=text, response_format="wav"
+        model=model,
+        voice=voice,
+        input=text,
+        response_format="wav",
+        extra_body=None if seed is None else {"seed": seed},
     ) as response:
         for piece in response.iter_bytes():
             received.write(piece)
