@@ -158,7 +158,7 @@ def flow(recording: Recording) -> Iterator[Line]:
             if recording.has(f"{call}/x"):
                 calls.append(estimator_call(recording, call, given))
         if recording.has(f"{name}/t_all"):
-            times.append(far(torch.tensor(network.times), recording(f"{name}/t_all")[:, 0]))
+            times.append(far(network.times, recording(f"{name}/t_all")[:, 0]))
     yield Line("flow/mu", max(encoded), MU)
     yield Line("flow/speaker", max(speakers), MU)
     yield Line("flow/estimator", max(calls), ESTIMATOR)

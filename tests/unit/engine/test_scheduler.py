@@ -7,7 +7,7 @@ import torch
 from cosyvoice_worker.engine.blocks import BLOCK_SIZE
 from cosyvoice_worker.engine.frontend.prompt import Prompt
 from cosyvoice_worker.engine.requests import SynthesisRequest, Voice
-from cosyvoice_worker.engine.scheduler import PLENTY_SECONDS, Chunking, Limits, next_window, plan
+from cosyvoice_worker.engine.scheduler import LONG_FRAMES, PLENTY_SECONDS, Chunking, Limits, next_window, plan
 from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
 
 LIMITS = Limits(max_running=4, max_prefill_tokens=100, max_batch_frames=400, rider_frames=0, urgent_seconds=0.3)
@@ -175,3 +175,15 @@ def test_a_flow_batch_keeps_within_its_frames_after_padding() -> None:
     windows = plan(jobs, 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows
     assert [w.sequence.job for w in windows] == jobs[:8], "8 x 50 frames fit 400"
     assert len(plan([finished(100, prompt=200)], 0.0, LIMITS, CHUNKING, PLENTY_OF_BLOCKS).windows) == 1
+
+
+def test_long_windows_count_by_the_square_of_their_length() -> None:
+    limits = replace(LIMITS, max_batch_frames=16_000)
+
+    def together(tokens: int) -> int:
+        jobs = [finished(tokens, streaming=False) for _ in range(8)]
+        return len(plan(jobs, 10.0, limits, CHUNKING, PLENTY_OF_BLOCKS).windows)
+
+    assert together(LONG_FRAMES // 2) == 8, "2,000 frames each"
+    assert together(LONG_FRAMES) == 2, "4,000 frames each: half as many as fit by their frames"
+    assert together(7000) == 1

@@ -24,6 +24,9 @@ FIRST_PATIENCE, PATIENCE = 4, 12
 """Steps of the LLM by which an urgent flow batch is put off for one who is about to join; the first where somebody
 waits for a first audio."""
 FRAMES_PER_TOKEN = 2
+LONG_FRAMES = 2_000
+"""A batch's attention scores grow with the square of its windows. From that length on a window counts accordingly: at
+16,000 frames a batch the scores of eight heads, by distance and by position, take some 2 GB in float16."""
 
 Need = Callable[[Sequence], float]
 """Seconds in hand when that sentence comes to be played; the least is the most needed."""
@@ -166,7 +169,9 @@ def _windows(
         (urgent if pressing else patient).append(window)
     if urgent and not (llm_works and _company_comes(urgent, sequences, need, now, limits, chunking=chunking)):
         return _fill(_fill((), urgent, limits.max_batch_frames), patient, limits.rider_frames)
-    if not urgent and (not llm_works or _padded(patient) >= limits.max_batch_frames):
+    if not urgent and (
+        not llm_works or _cost(len(patient), max((w.frames for w in patient), default=0)) >= limits.max_batch_frames
+    ):
         return _fill((), patient, limits.max_batch_frames)
     return ()
 
@@ -197,18 +202,18 @@ def _company_comes(
 
 
 def _fill(batch: tuple[Window, ...], candidates: list[Window], frames: int) -> tuple[Window, ...]:
-    """`batch` and those candidates, in order, with which it stays within `frames` after padding; at least one."""
+    """`batch` and those candidates, in order, with which its cost stays within `frames`; at least one."""
     rows, longest = list(batch), max((w.frames for w in batch), default=0)
     for window in candidates:
-        padded = (len(rows) + 1) * max(longest, window.frames)
-        if not rows or padded <= frames:
+        if not rows or _cost(len(rows) + 1, max(longest, window.frames)) <= frames:
             rows.append(window)
             longest = max(longest, window.frames)
     return tuple(rows)
 
 
-def _padded(windows: Listing[Window]) -> int:
-    return len(windows) * max((w.frames for w in windows), default=0)
+def _cost(rows: int, longest: int) -> float:
+    """Frames after padding; of long windows, by the memory that they take."""
+    return rows * longest * max(1.0, longest / LONG_FRAMES)
 
 
 def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from cosyvoice_worker.engine.blocks import BLOCK_SIZE, blocks_for
+import torch
+
+from cosyvoice_worker.device.select import DeviceError
+from cosyvoice_worker.engine.blocks import BLOCK_SIZE, KVCache, blocks_for
 from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.modules.flow import MAX_FRAMES
 from cosyvoice_worker.engine.scheduler import FRAMES_PER_TOKEN, Chunking, Limits
@@ -14,6 +17,9 @@ LONGEST_SENTENCE = 4096
 """Positions of one sentence: 30 s of prompt (750), 150 tokens of text, 20 speech tokens for each of those."""
 TYPICAL_SENTENCE = 1024
 """Positions that a sentence is expected to need, prompt included; the cache is made for that many per slot."""
+
+CACHE_SHARE = 0.4
+"""Of the GPU memory that is free once the model is loaded: the rest is for the flow's and the vocoder's batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,32 @@ def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0) -
             urgent_seconds=0.5,
         ),
         chunking=Chunking(chunk=model.config.flow.chunk, lookahead=model.config.flow.lookahead, first=first),
-        blocks=max(blocks_for(LONGEST_SENTENCE), blocks_for(TYPICAL_SENTENCE) * slots),
+        blocks=_blocks(model, slots),
         longest=LONGEST_SENTENCE // BLOCK_SIZE * BLOCK_SIZE,
         max_speech_tokens=MAX_FRAMES // FRAMES_PER_TOKEN,
     )
+
+
+def _blocks(model: LoadedModel, slots: int) -> int:
+    """Of the KV cache: what the slots typically need, on a GPU within its free memory. Raises DeviceError."""
+    wanted = max(blocks_for(LONGEST_SENTENCE), blocks_for(TYPICAL_SENTENCE) * slots)
+    if model.device.type != "cuda":
+        return wanted
+    lm = model.lm
+    size = KVCache.bytes_per_block(layers=lm.layer_count, kv_heads=lm.kv_heads, head_dim=lm.head_dim, dtype=model.dtype)
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return affordable_blocks(wanted, size, free)
+
+
+def affordable_blocks(wanted: int, size: int, free: int) -> int:
+    """Blocks of `size` bytes within the cache's share of `free` bytes, at most `wanted`.
+
+    Raises DeviceError where not even one longest sentence fits.
+    """
+    blocks = min(wanted, int(free * CACHE_SHARE) // size)
+    if blocks < blocks_for(LONGEST_SENTENCE):
+        raise DeviceError(
+            f"the GPU has {free >> 20} MiB left beside the model, which gives {blocks} cache blocks; one sentence may "
+            f"need {blocks_for(LONGEST_SENTENCE)}: use a larger card, or let no other process use this one"
+        )
+    return blocks

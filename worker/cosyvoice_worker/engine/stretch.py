@@ -35,9 +35,10 @@ class Stretch:
         stop = int(total / self.speed) if final else max(self.given, int((total - 0.5) / self.speed - 0.5))
         position = ((torch.arange(self.given, stop, dtype=torch.float64) + 0.5) * self.speed - 0.5).clamp(min=0)
         left = position.long().clamp(max=total - 1)
-        weight = (position - left).to(mel.dtype).to(mel.device)
+        weight = (position - left).to(mel.dtype).to(mel.device, non_blocking=True)
         right = (left + 1).clamp(max=total - 1)
-        left, right = (left - self.first).to(mel.device), (right - self.first).to(mel.device)
+        left = (left - self.first).to(mel.device, non_blocking=True)
+        right = (right - self.first).to(mel.device, non_blocking=True)
         out = frames[:, left] * (1 - weight) + frames[:, right] * weight
         needed = max(self.first, min(int((stop + 0.5) * self.speed - 0.5), total))
         return out, Stretch(self.speed, frames[:, needed - self.first :], needed, stop)

@@ -111,12 +111,14 @@ def load_flow(directory: ModelDirectory, device: torch.device, dtype: torch.dtyp
 def load_vocoder(directory: ModelDirectory, device: torch.device) -> Vocoder:
     """The vocoder, in eval mode and always in float32: half precision is no faster there and audibly worse.
 
-    The pitch is predicted in float64 (officially in v3 only): the source sums it to a phase, and what a batch or a
-    window rounds differently would be summed too. Raises ModelDirectoryError, TensorFileError.
+    On a CPU the pitch is predicted in float64 (officially in v3 only): the source sums it to a phase, and what a batch
+    or a window rounds differently would be summed too. Inference cards compute float64 at 1/32 to 1/64 of float32's
+    rate, so there it is float32. Raises ModelDirectoryError, TensorFileError.
     """
     state = load_state_dict(directory.vocoder, torch.float64)
     state = _fold_weight_norm({name.removeprefix("generator."): tensor for name, tensor in state.items()})
-    state = {name: t if name.startswith("f0_predictor.") else t.float() for name, t in state.items()}
+    pitch = torch.float64 if device.type == "cpu" else torch.float32
+    state = {name: t.to(pitch if name.startswith("f0_predictor.") else torch.float32) for name, t in state.items()}
     return _fill(lambda: Vocoder(directory.config.vocoder), state, directory.vocoder.name).to(device)
 
 

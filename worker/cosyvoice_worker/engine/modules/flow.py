@@ -74,8 +74,11 @@ class Flow(nn.Module):
             self.estimator = DiT(config.dit, config.mel)
         self.noise: Tensor
         self.register_buffer("noise", initial_noise(config.mel), persistent=False)
-        self.times, self.steps = euler_schedule(config.steps)
-        """Times at which the estimator is asked, and the lengths of the steps from there."""
+        times, self.steps = euler_schedule(config.steps)
+        """Lengths of the Euler steps."""
+        self.times: Tensor
+        """(steps,): when the estimator is asked. On the device, so that no step waits for a copy."""
+        self.register_buffer("times", torch.tensor(times, device="cpu"), persistent=False)
 
     def frames(self, tokens: int, prompt: int, final: bool) -> int:
         """Mel frames, the prompt's included, of a window of that many tokens."""
@@ -138,10 +141,9 @@ class Flow(nn.Module):
             speaker=torch.cat([given.speaker, torch.zeros_like(given.speaker)]),
             mask=None if given.mask is None else given.mask.repeat(2, 1, 1),
         )
-        times = torch.tensor(self.times, device=x.device)
         rate = self.config.cfg_rate
         for index, step in enumerate(self.steps):
-            velocity = self.estimator(x.to(given.mu.dtype).repeat(2, 1, 1), times[index : index + 1], both)
+            velocity = self.estimator(x.to(given.mu.dtype).repeat(2, 1, 1), self.times[index : index + 1], both)
             conditional, unconditional = velocity.float().chunk(2)
             x = x + step * ((1 + rate) * conditional - rate * unconditional)
         return x

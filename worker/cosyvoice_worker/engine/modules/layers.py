@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,3 +60,8 @@ def attention_mask(lengths: Tensor, steps: int, streaming: Tensor, chunk: int) -
     valid = index[None, :] < lengths[:, None]
     causal = index[None, :] < (index[:, None] // chunk + 1) * chunk
     return valid[:, None, :] & (causal[None] | ~streaming[:, None, None])
+
+
+def to_device(values: Sequence[int] | Sequence[bool], device: torch.device) -> Tensor:
+    """(n,) int64 or bool, without waiting for the device: `torch.tensor(values, device=...)` waits for its copy."""
+    return torch.tensor(values).to(device, non_blocking=True)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosyvoice_worker.engine.modules.layers import to_device
 from cosyvoice_worker.models.directory import VocoderConfig
 
 Noise = Callable[[int, int], Tensor]
@@ -308,7 +309,7 @@ class Vocoder(nn.Module):
         for row, (state, k, n) in enumerate(zip(states, known, fresh, strict=True)):
             pitch[row, :n] = f0[row, k : k + n]
             noise[row, : n * frame] = state.noise((state.first + k) * frame, n * frame).to(device)
-        start = torch.tensor([s.first + k == 0 for s, k in zip(states, known, strict=True)]).to(device)
+        start = to_device([s.first + k == 0 for s, k in zip(states, known, strict=True)], device)
         before = torch.stack([state.phase for state in states])
         made, phase = self.m_source(pitch, before, start, noise)
 
@@ -359,7 +360,7 @@ class Vocoder(nn.Module):
         if min(lengths) == max(lengths):
             mirrored = F.pad(source[:, None], (half, half), mode="reflect")
         else:
-            samples = torch.tensor(lengths, device=source.device)[:, None] * self.frame
+            samples = to_device(lengths, source.device)[:, None] * self.frame
             index = torch.arange(-half, source.shape[1] + half, device=source.device)[None, :].abs()
             index = torch.where(index < samples, index, 2 * (samples - 1) - index).clamp(min=0)
             mirrored = source.gather(1, index)[:, None]
@@ -383,7 +384,7 @@ class _Keep:
     """Zeroes what lies beyond each row's end, at any multiple of the mel's rate."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.lengths = torch.tensor(lengths, device=device)[:, None, None]
+        self.lengths = to_device(lengths, device)[:, None, None]
 
     def at(self, rate: int, extra: int) -> Keep:
         mask: Tensor | None = None
