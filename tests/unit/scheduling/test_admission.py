@@ -42,6 +42,11 @@ def test_memory_guard_makes_new_work_wait_but_never_blocks_an_idle_worker() -> N
     assert refused.reason == "MemoryGuard"
 
 
+def test_audio_that_nobody_reads_refuses_new_work_even_where_nothing_runs() -> None:
+    assert refusal(replace(IDLE, unread_bytes=BOUNDS.max_unread_bytes - 1), BOUNDS) is None
+    assert refusal(replace(IDLE, unread_bytes=BOUNDS.max_unread_bytes), BOUNDS) == Refusal("MemoryGuard", 1.0)
+
+
 def test_a_playing_stream_that_would_stutter_goes_before_a_new_one_for_a_while() -> None:
     busy = replace(FULL, running=3)
     assert may_start(busy, BOUNDS, waited=0, stuttering=False)

@@ -23,6 +23,8 @@ class Bounds:
     max_queued: int
     queue_seconds: float
     """A request waits at most this long; one that is expected to wait longer is refused at once."""
+    max_unread_bytes: int = 256 << 20
+    """Audio that readers may leave with the worker, all together: 46 minutes of 24 kHz float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Occupancy:
     draining: bool = False
     memory_guard: bool = False
     """Device memory is above its guard: new work waits, unless nothing runs."""
+    unread_bytes: int = 0
+    """Audio made and not yet taken by its readers: slow ones hold memory after their work is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def refusal(now: Occupancy, bounds: Bounds) -> Refusal | None:
     work = now.backlog_seconds / now.capacity
     if now.draining:
         return Refusal("Draining", SHORTEST_RETRY)
+    if now.unread_bytes >= bounds.max_unread_bytes:
+        return Refusal("MemoryGuard", retry_after(now))
     # What was just queued and finds a free place at the next step does not wait.
     waiting = now.running + now.queued - bounds.max_running
     if waiting >= bounds.max_queued or (waiting >= 0 and work > bounds.queue_seconds):

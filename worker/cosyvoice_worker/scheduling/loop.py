@@ -64,14 +64,18 @@ class EngineLoop:
         make_engine: Callable[[], Engine],
         bounds: Bounds,
         capacity_seed: float,
+        *,
         clock: Callable[[], float] = time.monotonic,
         memory_guard: Callable[[], bool] = lambda: False,
+        unread_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`make_engine` is called again after a crash. `memory_guard` says whether new work should wait."""
+        """`make_engine` is called again after a crash. `memory_guard` says whether new work should wait,
+        `unread_bytes` how much audio the readers have left; both from any thread."""
         self._make_engine = make_engine
         self._clock = clock
         self._bounds = bounds
         self._memory_guard = memory_guard
+        self._unread_bytes = unread_bytes
         self._engine = make_engine()
         self._queue: deque[Ticket] = deque()
         self._running: dict[Job, Ticket] = {}
@@ -182,6 +186,7 @@ class EngineLoop:
             capacity=self.capacity.value,
             draining=self._draining,
             memory_guard=self._memory_guard(),
+            unread_bytes=self._unread_bytes(),
         )
 
     def _estimate(self, job: Job) -> float:

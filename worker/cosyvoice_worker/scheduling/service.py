@@ -27,7 +27,7 @@ from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisRequest,
 from cosyvoice_worker.engine.sizing import Sizing, cpu_threads, size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
-from cosyvoice_worker.scheduling.stream import SpeechStream
+from cosyvoice_worker.scheduling.stream import SpeechStream, Unread
 
 __all__ = ["Options", "SpeechService", "SpeechStream"]
 
@@ -78,11 +78,13 @@ class SpeechService:
             max_queued=options.max_queued or 4 * sizing.limits.max_running,
             queue_seconds=options.queue_seconds,
         )
+        self._unread = Unread()
         self._loop = EngineLoop(
             lambda: make_engine(model, sizing),
             bounds,
             options.streams,
             memory_guard=lambda: above_guard(model.device, options.memory_guard_percent),
+            unread_bytes=lambda: self._unread.bytes,
         )
 
     async def start(self, voice: Voice) -> None:
@@ -110,7 +112,7 @@ class SpeechService:
         return samples / self.sample_rate / (time.monotonic() - began)
 
     def would_refuse(self, text_length: int, retry_key: str = "") -> Refused | None:
-        """The refusal of a text of so many bytes of UTF-8 (about four a text token), told before any work is done on it.
+        """The refusal of a text of so many bytes of UTF-8 (some four a text token), told before work is done on it.
 
         It counts as demand. None promises nothing: `submit` may still refuse.
         """
@@ -129,7 +131,7 @@ class SpeechService:
             if ticket is not None:
                 self._loop.cancel(ticket)
 
-        stream = SpeechStream(cancel)
+        stream = SpeechStream(cancel, self._unread)
         ticket = self._loop.submit(job, stream, metered=metered)
         return stream
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +14,27 @@ from cosyvoice_worker.engine.requests import SynthesisFailed, Usage
 Pcm = NDArray[np.float32]
 
 
+@dataclass(slots=True)
+class Unread:
+    """Audio that readers have not taken yet, of all streams of one event loop, which alone changes it."""
+
+    bytes: int = 0
+
+
 class SpeechStream(AsyncIterator[Pcm]):
     """The audio of one request, in order: float32 in -1..1, (n,), at the service's sample rate. One reader.
 
     Iteration raises `SynthesisFailed` when the request cannot be finished, and `Refused` when it waited in the queue
     longer than it may (nothing was given out then: the API may still answer 429). What a slow reader leaves unread
-    stays here, bounded by the longest audio that one request can give; it holds up nothing else.
+    stays here, bounded by the longest audio that one request can give, and is counted in `unread`. It holds up nothing
+    else.
     """
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
+    def __init__(self, cancel: Callable[[], None], unread: Unread | None = None) -> None:
         self.usage: Usage | None = None
         """Set when the stream is exhausted."""
         self._cancel = cancel
+        self._unread = unread or Unread()
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Pcm | Usage | Exception] = asyncio.Queue()
         self._ended: Exception | None = None
@@ -33,6 +43,7 @@ class SpeechStream(AsyncIterator[Pcm]):
         if self._ended is None:
             item = await self._items.get()
             if isinstance(item, np.ndarray):
+                self._unread.bytes -= item.nbytes
                 return item
             if isinstance(item, Usage):
                 self.usage = item
@@ -46,9 +57,17 @@ class SpeechStream(AsyncIterator[Pcm]):
         self._cancel()
         if self._ended is None:
             self._ended = SynthesisFailed("cancelled by its reader")
+            while not self._items.empty():
+                left = self._items.get_nowait()
+                self._unread.bytes -= left.nbytes if isinstance(left, np.ndarray) else 0
             self._items.put_nowait(self._ended)
 
     def put(self, item: Pcm | Usage | Exception) -> None:
         """From any thread: the next audio, or the end. Nobody is left to read it once the event loop is closed."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._receive, item)
+
+    def _receive(self, item: Pcm | Usage | Exception) -> None:
+        if self._ended is None:  # else nobody reads it any more
+            self._unread.bytes += item.nbytes if isinstance(item, np.ndarray) else 0
+            self._items.put_nowait(item)
