@@ -51,6 +51,8 @@ SIZES: Final[Mapping[str, Size]] = {
     "Tiny": Size(64, 2, 4, 2, 160, 64, 2, 128, 2, 32, 2, 1, 2, 32, 64, 2, 32),
     # A sixth of the official models: language model 83 M, flow 25 M, vocoder 5 M parameters.
     "Medium": Size(768, 10, 12, 2, 2560, 256, 4, 1024, 3, 256, 8, 2, 3, 64, 384, 12, 256),
+    # As the official models of 0.5 B parameters.
+    "Full": Size(896, 24, 14, 2, 4864, 512, 8, 2048, 6, 256, 8, 4, 12, 64, 1024, 22, 512),
 }
 
 
