@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cosyvoice_worker.api.app import create_app
 from cosyvoice_worker.lifecycle import Engine, Worker
@@ -44,6 +46,35 @@ class Server(uvicorn.Server):
         self.terminate()
 
 
+def _cutting(stall_seconds: float) -> type[HttpToolsProtocol]:
+    """A connection that ends although its client reads nothing: closing alone waits for ever for what is not yet sent.
+
+    Once the answer is complete or broken off, the rest must make progress within `stall_seconds`, again and again.
+    """
+
+    class Protocol(HttpToolsProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            app = self.app
+
+            async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+                try:
+                    await app(scope, receive, send)
+                finally:
+                    watch(transport.get_write_buffer_size() + 1)
+
+            def watch(before: int) -> None:
+                unsent = transport.get_write_buffer_size()
+                if unsent == before:
+                    transport.abort()
+                elif unsent:
+                    self.loop.call_later(stall_seconds, watch, unsent)
+
+            self.app = watched
+
+    return Protocol
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; empty host: every address, IPv4 and IPv6."""
     try:
@@ -66,7 +97,13 @@ async def serve(
     worker = Worker(settings, load)
     sock = listen(settings.listen_host, settings.listen_port)
     config = uvicorn.Config(
-        create_app(worker), lifespan="off", log_config=None, access_log=False, server_header=False, ws="none"
+        create_app(worker),
+        http=_cutting(settings.write_stall_seconds),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
     )
     server = Server(config, port=sock.getsockname()[1])
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -1,7 +1,9 @@
 """A real server with the real engine on a tiny random model, on a real port; faults and pauses are scripted into it."""
 
 import asyncio
+import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -90,6 +92,18 @@ def start(load: Callable[[Settings], Awaitable[Engine]] = startup.load_engine, *
     thread.start()
     assert listening.wait(20)
     return Running(servers[0], thread, engines)
+
+
+def ask(server: Running, **body: object) -> socket.socket:
+    """A client that has asked for speech and has not read the answer."""
+    payload = json.dumps({"input": "hello", "response_format": "pcm", **body}).encode()
+    sock = socket.create_connection(("127.0.0.1", server.server.port))
+    sock.sendall(
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(payload)}\r\n\r\n".encode()
+        + payload
+    )
+    return sock
 
 
 @pytest.fixture(scope="session")

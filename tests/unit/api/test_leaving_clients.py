@@ -1,28 +1,18 @@
 """A client that leaves, or stops reading, takes no more of the worker's time."""
 
 import asyncio
-import json
 import socket
 import time
 
 import numpy as np
 import pytest
+import uvicorn
 
 from cosyvoice_worker.api.speech import SpeechResponse
 from cosyvoice_worker.audio.encoders import FORMATS
 from cosyvoice_worker.scheduling.stream import SpeechStream
-from tests.unit.api.conftest import Running, eventually
-
-
-def ask(server: Running, **body: object) -> socket.socket:
-    payload = json.dumps({"input": "hello", "response_format": "pcm", **body}).encode()
-    sock = socket.create_connection(("127.0.0.1", server.server.port))
-    sock.sendall(
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        + f"Content-Length: {len(payload)}\r\n\r\n".encode()
-        + payload
-    )
-    return sock
+from cosyvoice_worker.server import Server, _cutting, listen
+from tests.unit.api.conftest import ask, eventually
 
 
 def test_leaving_frees_the_engine(server):
@@ -80,3 +70,21 @@ async def test_a_client_that_reads_nothing_is_cut_after_the_stall_time():
         await response({"type": "http"}, asyncio.Event().wait, nothing_is_read)
     assert cancelled.is_set()
     assert account.outcomes == ["cancelled"]
+
+
+async def test_a_connection_whose_client_reads_nothing_ends_with_what_was_not_sent():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": bytes(32 << 20)})
+
+    sock = listen("127.0.0.1", 0)
+    config = uvicorn.Config(app, http=_cutting(0.2), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = Server(config, sock.getsockname()[1])
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.to_thread(eventually, lambda: server.server_state.connections)
+        await asyncio.to_thread(eventually, lambda: not server.server_state.connections, seconds=5)
+    server.should_exit = True
+    await serving
+    sock.close()

@@ -1,6 +1,7 @@
 """What clients read before they speak."""
 
 import openai
+import pytest
 
 
 def test_the_openai_client_lists_and_retrieves_the_model(server):
@@ -40,6 +41,12 @@ def test_metrics_have_every_outcome_from_the_start_and_the_engines_readings(serv
 def test_the_playground_is_one_page_that_loads_nothing_from_elsewhere(server):
     response = server.get("/")
     assert response.headers["content-type"].startswith("text/html")
-    assert "v1/audio/speech" in response.text
+    assert 'fetch("v1/audio/speech"' in response.text
+    assert '"Content-Type": "application/json"' in response.text  # without it a browser's request is a 415
     assert "http" not in response.text
     assert "default-src 'none'" in response.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_there_is_no_page_that_loads_scripts_from_elsewhere(server, path):
+    assert server.get(path).status_code == 404

@@ -6,7 +6,7 @@ import json
 import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx
 import numpy as np
@@ -16,8 +16,9 @@ import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cosyvoice_worker.engine.requests import Refused
-from tests.unit.api.conftest import ROOT
+from cosyvoice_worker.api import app
+from cosyvoice_worker.engine.requests import Refused, Voice
+from tests.unit.api.conftest import ROOT, ask, eventually
 
 
 def seconds(audio: bytes) -> float:
@@ -141,7 +142,6 @@ def test_the_served_model_and_openais_names_are_taken(server, script, model):
         ({"response_format": "ogg"}, "response_format", "'ogg' is none of mp3"),
         ({"voice": "nobody"}, "voice", "'nobody' is not known here; use one of tiny_spk"),
         ({"voice": 5}, "voice", "voice must be a name"),
-        ({"model": "other"}, "model", "use 'Tiny'"),
         ({"speed": 9}, "speed", "speed 9 must be less than or equal to 4"),
         ({"seed": -1}, "seed", "seed -1"),
         ({"stream_format": "x"}, "stream_format", "stream_format 'x'"),
@@ -157,6 +157,33 @@ def test_a_wrong_field_is_a_400_that_names_field_value_and_mend(server, script, 
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
     assert not script.requests
+
+
+def test_an_unknown_model_is_a_404_as_from_openai(server, script):
+    with pytest.raises(openai.NotFoundError, match="model 'other' is not served here; use 'Tiny'") as refused:
+        client(server).audio.speech.create(model="other", voice="alloy", input="hello")
+    assert (refused.value.param, refused.value.code) == ("model", "model_not_found")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/json"])
+def test_a_page_of_another_site_cannot_speak_without_being_asked_by_its_browser(server, script, content_type):
+    content = json.dumps({"input": "hello", "response_format": "pcm"})
+    headers = {"Content-Type": content_type} if content_type else {}
+    url = server.base + "/v1/audio/speech"
+    foreign = httpx.post(url, content=content, headers=headers | {"Origin": "http://elsewhere.example"})
+    assert foreign.status_code == (200 if content_type == "application/json" else 415)
+    assert httpx.post(url, content=content, headers=headers).status_code == 200  # curl says no origin
+
+
+def test_a_failure_of_the_worker_itself_has_the_one_form_and_the_headers_of_every_answer(server, monkeypatch):
+    def broken(length: int, key: str) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(server.engine.service, "would_refuse", broken)
+    response = server.speak()
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+    assert response.headers["x-request-id"].startswith("req_")
+    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"input": "a"', b'"text"'])
@@ -176,6 +203,14 @@ def test_a_body_that_is_too_large_is_a_413_by_its_length_and_by_its_bytes(server
     assert counted.json()["error"]["code"] == "request_too_large"
 
 
+def test_bodies_that_are_too_large_together_are_refused_and_forgotten_with_their_requests(server, script, monkeypatch):
+    monkeypatch.setattr(app, "MAX_BODIES_BYTES", 1 << 20)
+    for _ in range(2):
+        assert server.speak(ref_text="a" * (2 << 20)).status_code == 429
+    for _ in range(3):
+        assert server.speak(unknown="a" * (1 << 19)).status_code == 200
+
+
 def test_unknown_paths_and_methods_have_the_same_form(server):
     for response, status in ((server.get("/v1/nothing"), 404), (server.get("/v1/audio/speech"), 405)):
         assert response.status_code == status
@@ -192,11 +227,11 @@ def test_a_full_worker_answers_429_with_the_time_to_come_back(server, script):
 
 
 def test_the_real_queue_is_bounded_and_what_is_accepted_ends_with_its_audio(server):
-    def ask(number: int) -> httpx.Response:
+    def speak(number: int) -> httpx.Response:
         return server.speak(input="Hello there, how are you? " * 3, response_format="pcm", seed=number)
 
     with ThreadPoolExecutor(12) as clients:
-        answers = list(clients.map(ask, range(12)))
+        answers = list(clients.map(speak, range(12)))
     taken = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(taken) + len(refused) == 12
@@ -204,6 +239,35 @@ def test_the_real_queue_is_bounded_and_what_is_accepted_ends_with_its_audio(serv
     assert refused
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert all(len(answer.content) > 24000 for answer in taken)
+
+
+def test_a_full_worker_refuses_before_it_looks_at_the_recording_and_counts_that_as_demand(server):
+    unusable = base64.b64encode(b"no audio").decode()
+    with ExitStack() as clients:
+        for _ in range(8):
+            clients.enter_context(ask(server, input="One sentence after another, and so on and on. " * 40))
+        eventually(lambda: server.speak(ref_audio=unusable).status_code == 429)
+        before = server.engine.service.reading().demand
+        assert server.speak(input="hello there " * 300, ref_audio=unusable).status_code == 429
+        assert server.engine.service.reading().demand > before + 1
+
+
+def test_two_recordings_at_a_time_are_made_into_voices(server, script, monkeypatch):
+    voice = server.engine.voices.default
+    now, most = [], []
+
+    def slow(recording: bytes, text: str) -> Voice:
+        now.append(recording)
+        most.append(len(now))
+        time.sleep(0.05)
+        now.remove(recording)
+        return voice
+
+    monkeypatch.setattr(server.engine.recorded, "voice", slow)
+    with ThreadPoolExecutor(6) as clients:
+        answers = list(clients.map(lambda _: server.speak(ref_audio=base64.b64encode(RECORDING).decode()), range(6)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert max(most) == 2
 
 
 def test_a_failure_before_the_first_audio_is_a_500(server, script):
@@ -252,9 +316,8 @@ RECORDING = (ROOT / "models" / "prompts" / "default.wav").read_bytes()
 WORDS = (ROOT / "models" / "prompts" / "default.txt").read_text()
 
 
-@pytest.mark.parametrize("prefix", ["", "data:audio/wav;base64,"])
-def test_a_recording_that_comes_with_the_request_is_the_voice(server, prefix):
-    encoded = prefix + base64.b64encode(RECORDING).decode()
+def test_a_recording_that_comes_with_the_request_is_the_voice(server):
+    encoded = "data:audio/wav;base64," + base64.b64encode(RECORDING).decode()
     response = server.speak(ref_audio=encoded, ref_text=WORDS, response_format="wav", seed=1)
     assert response.status_code == 200
     assert seconds(response.content) > 0.2
@@ -302,9 +365,9 @@ FIELDS = (
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5))
-def test_any_json_is_answered_with_audio_or_a_400_in_the_one_form(server, script, body):
+def test_any_json_is_answered_with_audio_or_an_error_in_the_one_form(server, script, body):
     content = json.dumps({"input": "hello", "response_format": "pcm"} | body)
     response = httpx.post(server.base + "/v1/audio/speech", content=content, timeout=20)
-    assert response.status_code in (200, 400)
-    if response.status_code == 400:
+    assert response.status_code in (200, 400, 404)
+    if response.status_code != 200:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}

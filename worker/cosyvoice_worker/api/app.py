@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import uuid
 
@@ -12,16 +14,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cosyvoice_worker.api import errors, listings, playground, probes, speech
 from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
+from cosyvoice_worker.engine.requests import Refused
 from cosyvoice_worker.lifecycle import Worker
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 10 << 20
 """Of any request: 30 s of a recording as 48 kHz stereo wav are 7.7 MB in base64."""
+MAX_BODIES_BYTES = 256 << 20
+"""Of all requests that are here at once: hundreds of recordings of usual length, any number of texts."""
 
 
 def create_app(worker: Worker) -> FastAPI:
     """The application of one worker; it answers before the worker is ready."""
-    app = FastAPI(title="cosyvoice-worker", description="CosyVoice behind OpenAI's speech API", redirect_slashes=False)
+    app = FastAPI(
+        title="cosyvoice-worker",
+        description="CosyVoice behind OpenAI's speech API",
+        redirect_slashes=False,
+        docs_url=None,  # both pages would load their scripts from elsewhere
+        redoc_url=None,
+    )
     app.state.worker = worker
+    app.state.recordings = asyncio.Semaphore(speech.RECORDINGS_AT_ONCE)
     app.state.metrics = Metrics(
         load=worker.load_report,
         gpu=worker.gpu_reading,
@@ -49,7 +63,8 @@ def _forget_422(app: FastAPI) -> None:
 
 
 class _RequestHeaders:
-    """A request id, the client's or a new one, on the way in and out; and every connection carries one request.
+    """A request id, the client's or a new one, on the way in and out, whatever fails; and every connection carries one
+    request.
 
     Clients keep pools of connections: kept alive, they would pin old workers for ever and never find new ones.
     """
@@ -65,21 +80,34 @@ class _RequestHeaders:
         request_id = given if re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", given) else f"req_{uuid.uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = request_id
 
+        started = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 headers["connection"] = "close"
                 headers["x-request-id"] = request_id
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        try:
+            await self._app(scope, receive, with_headers)
+        except Exception as error:
+            if started:
+                raise
+            log.error("request failed", exc_info=error, extra={"path": scope["path"], "request_id": request_id})
+            answer = ApiError(500, "the worker failed on this request; its log has the cause")
+            await answer.response()(scope, receive, with_headers)
 
 
 class _BodyLimit:
-    """413 for bodies that are too large, told by their length or counted while they arrive."""
+    """413 for a body that is too large, told by its length or counted while it arrives; 429 when all together are."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._held = 0
+        """Bytes of the bodies of all requests that are not yet answered to the end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,12 +122,19 @@ class _BodyLimit:
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            received += size
+            self._held += size
             if received > MAX_BODY_BYTES:
                 raise _too_large()
+            if size and self._held > MAX_BODIES_BYTES:
+                raise Refused("QueueFull", 1.0)
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= received
 
 
 def _too_large() -> ApiError:

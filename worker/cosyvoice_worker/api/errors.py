@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 
@@ -11,8 +10,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from cosyvoice_worker.engine.requests import Refused
-
-log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -49,6 +46,12 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 
+def model_not_found(asked: str, served: str) -> ApiError:
+    """404, as OpenAI answers."""
+    message = f"model {asked[:80]!r} is not served here; use {served!r}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
 def refused(refusal: Refused) -> ApiError:
     """What is not taken now: 503 before and after this worker's time (ask another), else 429; when to come back."""
     headers = {"Retry-After": str(max(1, math.ceil(refusal.retry_after)))}
@@ -65,7 +68,7 @@ def refused(refusal: Refused) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Every way out of the application takes the one form."""
+    """Every answer to a wrong request takes the one form; failures take it in `_RequestHeaders`."""
 
     async def api_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -79,10 +82,6 @@ def install(app: FastAPI) -> None:
         }.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=error.headers).response()
 
-    async def failure(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed", exc_info=error, extra={"path": request.url.path})
-        return ApiError(500, "the worker failed on this request; its log has the cause").response()
-
     async def not_taken(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, Refused)
         return refused(error).response()
@@ -90,4 +89,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(Refused, not_taken)
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, failure)

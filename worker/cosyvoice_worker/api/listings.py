@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from cosyvoice_worker.api.errors import ApiError
+from cosyvoice_worker.api.errors import model_not_found
 from cosyvoice_worker.lifecycle import Worker
 
 router = APIRouter()
@@ -29,9 +29,7 @@ async def model(name: str, request: Request) -> dict[str, object]:
     worker: Worker = request.app.state.worker
     served = worker.settings.served_name
     if name.strip().casefold() != served.casefold():
-        raise ApiError(
-            404, f"model {name[:80]!r} is not served here; use {served!r}", param="model", code="model_not_found"
-        )
+        raise model_not_found(name, served)
     return _model(worker)
 
 

@@ -35,6 +35,8 @@ _T = TypeVar("_T")
 
 DEFAULT_FORMAT = "mp3"
 """OpenAI's default."""
+RECORDINGS_AT_ONCE = 2
+"""Recordings that are made into voices at the same time: each takes a core."""
 
 
 @router.post(
@@ -56,19 +58,24 @@ async def speech(request: Request) -> Response:
     request_id: str = request.scope["state"]["request_id"]
     started = time.perf_counter()
     try:
+        _no_foreign_page(request)
         asked = parse(await request.body())
         audio_format = _checked(asked, worker)
+        service = worker.ready_service()
+        retry_key = _retry_key(request, asked)
+        refusal = service.would_refuse(len(asked.input.encode("utf-8", "surrogatepass")), retry_key)
+        if refusal is not None:
+            raise refusal
         synthesis = SynthesisRequest(
             request_id=request_id,
             text=asked.input,
-            voice=await _voice(asked, worker),
+            voice=await _voice(asked, worker, request.app.state.recordings),
             instruct=without_control_tokens(asked.instructions or "").strip(),
             language=(asked.language or "").strip(),
             seed=asked.seed,
-            retry_key=_retry_key(request, asked),
+            retry_key=retry_key,
             speed=asked.speed or 1.0,
         )
-        service = worker.ready_service()
         stream = await service.submit(synthesis)
     except (ApiError, Refused, Unspeakable) as error:
         answer = _as_api_error(error)
@@ -85,6 +92,17 @@ async def speech(request: Request) -> Response:
         stall_seconds=worker.settings.write_stall_seconds,
         account=_Account(metrics, request_id, started, synthesis.voice.name, asked.response_format or DEFAULT_FORMAT),
     )
+
+
+def _no_foreign_page(request: Request) -> None:
+    """415 for what a page of any other site can send unasked: a browser asks first before it sends JSON as JSON."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if "origin" in request.headers and content_type != "application/json":
+        raise ApiError(
+            415,
+            f"Content-Type {content_type[:80]!r} is not taken from a browser; send application/json",
+            code="unsupported_media_type",
+        )
 
 
 def _retry_key(request: Request, asked: SpeechRequest) -> str:
@@ -106,17 +124,18 @@ def _checked(asked: SpeechRequest, worker: Worker) -> Format:
         raise invalid("response_format", f"response_format {name!r} is not available here; use {', '.join(FORMATS)}")
     served = worker.settings.served_name
     if asked.model and asked.model.strip().casefold() not in (served.casefold(), *OPENAI_MODELS):
-        raise invalid("model", f"model {asked.model[:80]!r} is not served here; use {served!r}", "model_not_found")
+        raise errors.model_not_found(asked.model, served)
     return FORMATS[name]
 
 
-async def _voice(asked: SpeechRequest, worker: Worker) -> Voice:
+async def _voice(asked: SpeechRequest, worker: Worker, recordings: asyncio.Semaphore) -> Voice:
     """The voice of the recording that came with the request, or the one it names."""
     recording = asked.recording
     if recording is not None:
         recorded = worker.recorded_voices()
         try:
-            return await asyncio.to_thread(recorded.voice, recording, asked.ref_text or "")
+            async with recordings:
+                return await asyncio.to_thread(recorded.voice, recording, asked.ref_text or "")
         except RecordingError as error:
             raise invalid("ref_audio", f"ref_audio: {error}") from None
     if asked.ref_text:
