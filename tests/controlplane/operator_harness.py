@@ -56,11 +56,21 @@ class OperatorProcess:
         self.log = plane.root / f"{identity}.log"
         self._kubeconfig = plane.kubeconfig_for(USER, GROUPS)
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     def start(self, timeout: float = 60, settings: Object | None = None) -> None:
-        """Return once it has listed everything; `settings` as the chart writes them."""
+        """Return once it has listed everything; `settings` as the chart writes them. One that does not is ended."""
+        self.launch(settings)
+        try:
+            self.has_listed(timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def launch(self, settings: Object | None = None) -> None:
+        """Start it and leave it to itself."""
         python_path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "contract"))
-        start = self.log.stat().st_size if self.log.exists() else 0
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "cosyvoice_operator", "run", "--port=0"]
             if settings is not None:
@@ -74,9 +84,12 @@ class OperatorProcess:
                 stderr=log,
             )
 
+    def has_listed(self, timeout: float) -> None:
+        """Raises AssertionError with its log if it has not listed everything by then."""
+
         def listed() -> None:
             assert self._process is not None
-            text = self.log.read_text()[start:]
+            text = self.log.read_text()[self._log_start :]
             if self._process.poll() is not None:
                 raise RuntimeError(f"the operator ended:\n{text}")
             assert "all kinds are listed" in text, text
@@ -84,11 +97,7 @@ class OperatorProcess:
             assert port is not None, text
             self.port = int(port[1])
 
-        try:
-            eventually(listed, timeout)
-        except BaseException:
-            self.kill()
-            raise
+        eventually(listed, timeout)
 
     def stop(self) -> int:
         """End it as a kubelet would; returns its exit status."""

@@ -25,13 +25,15 @@ def test_a_crd_that_goes_hangs_nothing_and_one_that_comes_later_is_served(
     try:
         eventually(lambda: children_are(home, 0))
         assert operator.wait(timeout=60) != 0, "deaf without its CRD, it is to be started again"
+        operator.launch()
         with pytest.raises(AssertionError, match="waiting for the CRD"):
-            operator.start(timeout=4)
+            operator.has_listed(timeout=4)
     finally:
         installed.run_kubectl("apply", "-f", "-", stdin=manifest)
         installed.run_kubectl("wait", "--for=condition=Established", CRD, "--timeout=30s")
     try:
         home.apply(service())
+        operator.has_listed(timeout=60)
         home.converged("hello")
         eventually(lambda: children_are(home, 4))
     finally:
