@@ -153,7 +153,12 @@ def _container(plan: Plan, pool: PoolPlan) -> Manifest:
             "failureThreshold": math.ceil(pool.startup_seconds / STARTUP_PERIOD_SECONDS),
         },
         "readinessProbe": {**_probe(contract.PATH_READY, period=5), "failureThreshold": 3},
-        "livenessProbe": {**_probe(contract.PATH_LIVE, period=10), "failureThreshold": 6},
+        "livenessProbe": {
+            **_probe(contract.PATH_LIVE, period=10),
+            "failureThreshold": 6,
+            # A dead engine has nothing to drain: without this the kill would wait for the whole drain.
+            "terminationGracePeriodSeconds": EXIT_SECONDS,
+        },
         # The endpoints change while the worker still serves; only then does SIGTERM come and the drain begin.
         "lifecycle": {"preStop": {"sleep": {"seconds": contract.PRESTOP_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
