@@ -147,17 +147,18 @@ class Load:
         for text in itertools.islice(itertools.cycle(self.sentences), start, None):
             if self._stop.is_set():
                 return
+            asked = time.monotonic()
             try:
                 speech = speak(api, text)
             except openai.APIStatusError as error:
                 if error.status_code not in (429, 503):
-                    self._count_lost(f"{text!r}: {error}")
+                    self._count_lost(text, asked, error)
                     continue
                 with self._lock:
                     self.refused += 1
                 self._stop.wait(float(error.response.headers.get("retry-after", 1)))
             except Exception as error:  # whatever it was, the audio did not come
-                self._count_lost(f"{text!r}: {error!r}")
+                self._count_lost(text, asked, error)
             else:
                 with self._lock:
                     self.finished += 1
@@ -165,7 +166,8 @@ class Load:
                 if self.listening:
                     self._stop.wait(speech.duration - speech.total)
 
-    def _count_lost(self, what: str) -> None:
+    def _count_lost(self, text: str, asked: float, error: Exception) -> None:
+        now = time.monotonic()
         with self._lock:
-            self.lost.append(what)
+            self.lost.append(f"{time.strftime('%H:%M:%S')}: {text!r} after {now - asked:.0f} s: {error!r}")
         self._stop.wait(1)

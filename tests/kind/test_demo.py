@@ -59,8 +59,7 @@ def test_load_brings_workers_and_its_end_takes_them_away_and_no_request_is_lost(
         with speech.Load(url, SENTENCES, clients=1, listening=True) as remaining:
             demo.wait_until(lambda: len(demo.worker_pods(cluster)) < loaded, 420, cluster)
     demo.wait_until(lambda: len(demo.worker_pods(cluster)) == 1, 420, cluster)
-    assert load.lost == []
-    assert remaining.lost == []
+    assert load.lost + remaining.lost == [], cluster.run("kubectl", "get", "events", "--sort-by=.lastTimestamp")
     assert load.finished > 0
 
 
