@@ -5,8 +5,8 @@ from dataclasses import replace
 from cosyvoice_worker.scheduling.admission import HOLD_SECONDS, Bounds, Occupancy, Refusal, expired, may_start, refusal
 
 BOUNDS = Bounds(max_running=4, max_queued=8, queue_seconds=10)
-IDLE = Occupancy(running=0, queued=0, backlog_seconds=0, capacity=5)
-FULL = Occupancy(running=4, queued=8, backlog_seconds=45, capacity=5)
+IDLE = Occupancy(running=0, queued=0, due_seconds=0, capacity=5)
+FULL = Occupancy(running=4, queued=8, due_seconds=45, capacity=5)
 
 
 def test_an_idle_worker_takes_anything() -> None:
@@ -21,10 +21,12 @@ def test_a_full_queue_refuses_and_says_when_the_work_will_be_done() -> None:
     assert refusal(replace(FULL, capacity=500), BOUNDS) == Refusal("QueueFull", retry_after=1.0)
 
 
-def test_who_would_wait_longer_than_the_deadline_is_refused_at_once_though_the_queue_has_room() -> None:
-    slow = Occupancy(running=4, queued=1, backlog_seconds=51, capacity=5)
+def test_where_the_work_that_is_due_takes_longer_than_the_deadline_a_new_request_is_refused_at_once() -> None:
+    slow = Occupancy(running=4, queued=1, due_seconds=51, capacity=5)
     assert refusal(slow, BOUNDS) == Refusal("QueueFull", retry_after=11.0)
-    assert refusal(replace(slow, running=1, queued=2), BOUNDS) is None, "a free place needs no queue"
+    assert refusal(replace(slow, running=1, queued=0), BOUNDS) is not None, "a free place does not make it faster"
+    assert refusal(replace(slow, due_seconds=50), BOUNDS) is None
+    assert refusal(replace(IDLE, due_seconds=51), BOUNDS) is None, "an idle worker takes anything"
     assert expired(BOUNDS, waited=10.1)
     assert not expired(BOUNDS, waited=9.9)
 

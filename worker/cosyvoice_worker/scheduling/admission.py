@@ -10,6 +10,8 @@ Reason = Literal["QueueFull", "Draining", "MemoryGuard"]
 
 SHORTEST_RETRY, LONGEST_RETRY = 1.0, 60.0
 """Bounds of Retry-After in seconds."""
+DUE_SECONDS = 10.0
+"""Of one request's audio so much at most is due; the rest can wait until it is nearly played."""
 HOLD_SECONDS = 2.0
 """A queued request is held back at most that long for the sake of streams that would stutter."""
 
@@ -22,7 +24,8 @@ class Bounds:
     """Requests that may be worked on at once."""
     max_queued: int
     queue_seconds: float
-    """A request waits at most this long; one that is expected to wait longer is refused at once."""
+    """A request waits at most this long for its turn; where the work that is due takes longer, a new one is refused at
+    once: it would be taken only to fail late, or to make all stutter."""
     max_unread_bytes: int = 256 << 20
     """Audio that readers may leave with the worker, all together: 46 minutes of 24 kHz float32."""
 
@@ -33,8 +36,9 @@ class Occupancy:
 
     running: int
     queued: int
-    backlog_seconds: float
-    """Audio seconds accepted and not yet made."""
+    due_seconds: float
+    """Audio seconds accepted, not yet made and due soon: of each request at most `DUE_SECONDS`, as no listener needs
+    more in hand and a long text yields to who has less."""
     capacity: float
     """Audio seconds per second."""
     draining: bool = False
@@ -51,21 +55,20 @@ class Refusal:
 
 
 def retry_after(now: Occupancy) -> float:
-    """Whole seconds after which the work that is here will be done."""
-    work = now.backlog_seconds / now.capacity
+    """Whole seconds after which the work that is due will be done."""
+    work = now.due_seconds / now.capacity
     return float(math.ceil(min(max(work, SHORTEST_RETRY), LONGEST_RETRY)))
 
 
 def refusal(now: Occupancy, bounds: Bounds) -> Refusal | None:
     """Why a new request is not taken, or None when it is (to run at once or to queue)."""
-    work = now.backlog_seconds / now.capacity
     if now.draining:
         return Refusal("Draining", SHORTEST_RETRY)
     if now.unread_bytes >= bounds.max_unread_bytes:
         return Refusal("MemoryGuard", retry_after(now))
-    # What was just queued and finds a free place at the next step does not wait.
-    waiting = now.running + now.queued - bounds.max_running
-    if waiting >= bounds.max_queued or (waiting >= 0 and work > bounds.queue_seconds):
+    taken = now.running + now.queued
+    late = taken > 0 and now.due_seconds / now.capacity > bounds.queue_seconds
+    if late or taken - bounds.max_running >= bounds.max_queued:
         return Refusal("MemoryGuard" if now.memory_guard else "QueueFull", retry_after(now))
     return None
 

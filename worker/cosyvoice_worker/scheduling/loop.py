@@ -6,17 +6,26 @@ Everything that other threads touch is guarded by one condition, held only for b
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from cosyvoice_worker.engine.engine import Audio, Engine, Event, Failed, Pcm
 from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisFailed, Usage
 from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase
-from cosyvoice_worker.scheduling.admission import Bounds, Occupancy, expired, may_start, refusal, retry_after
+from cosyvoice_worker.scheduling.admission import (
+    DUE_SECONDS,
+    Bounds,
+    Occupancy,
+    expired,
+    may_start,
+    refusal,
+    retry_after,
+)
 from cosyvoice_worker.scheduling.meters import Asked, CapacityMeter, DemandMeter, SpeechRate
 
 log = logging.getLogger(__name__)
@@ -27,6 +36,8 @@ CRASHES_BEFORE_DEAD = 5
 """Crashes of the loop in a row, without one finished request between, after which a restart of the process is due."""
 JOIN_SECONDS = 5.0
 """Stopping waits at most that long for a step to end; the process ends anyway."""
+PRESSED_SECONDS = 5.0
+"""After a refusal the worker counts as full for so long: about what who was refused waits before he comes again."""
 STUTTER_SECONDS = 0.3
 """A playing stream with less than that in hand goes before new ones."""
 
@@ -83,6 +94,7 @@ class EngineLoop:
         self._draining = self._stopping = False
         self._step_began: float | None = None
         self._crashes = 0
+        self._refused_at = -math.inf
         self.demand = DemandMeter()
         self.capacity = CapacityMeter(capacity_seed, clock())
         self.speech_rate = SpeechRate()
@@ -97,9 +109,8 @@ class EngineLoop:
         """Take a job into the queue, or raise `Refused` at once."""
         estimate = self._estimate(job)
         with self._changed:
-            if metered and (no := refusal(self._occupancy(), self._bounds)):
-                self.demand.refused(self._clock(), estimate, job.request.retry_key)
-                raise Refused(no.reason, no.retry_after)
+            if metered and (refused := self._refused(estimate, job.request.retry_key)):
+                raise refused
             if self._stopping or not self._thread.is_alive():
                 raise Refused("Draining", 1.0)
             asked = self.demand.accepted(self._clock(), estimate, job.request.retry_key) if metered else None
@@ -114,11 +125,7 @@ class EngineLoop:
         None promises nothing: others may come first.
         """
         with self._changed:
-            no = refusal(self._occupancy(), self._bounds)
-            if no is None:
-                return None
-            self.demand.refused(self._clock(), self.speech_rate.estimate(text_tokens), retry_key)
-            return Refused(no.reason, no.retry_after)
+            return self._refused(self.speech_rate.estimate(text_tokens), retry_key)
 
     def cancel(self, ticket: Ticket) -> None:
         """Nothing more is delivered from now on; what the job holds is freed before the next step."""
@@ -163,7 +170,7 @@ class EngineLoop:
             now = self._occupancy()
             pool = self._engine.llm.pool
             return Reading(
-                demand=self.demand.demand(self._clock(), now.backlog_seconds),
+                demand=self.demand.demand(self._clock(), sum(t.remaining for t in self._tickets())),
                 capacity=self.capacity.value,
                 capacity_measured=self.capacity.measured,
                 running=now.running,
@@ -182,12 +189,25 @@ class EngineLoop:
         return Occupancy(
             running=len(self._running),
             queued=len(self._queue),
-            backlog_seconds=sum(t.remaining for t in (*self._running.values(), *self._queue)),
+            due_seconds=sum(min(t.remaining, DUE_SECONDS) for t in self._tickets()),
             capacity=self.capacity.value,
             draining=self._draining,
             memory_guard=self._memory_guard(),
             unread_bytes=self._unread_bytes(),
         )
+
+    def _refused(self, seconds: float, retry_key: str) -> Refused | None:
+        """Why a request for so much audio is not taken now; it counts as demand all the same."""
+        no = refusal(self._occupancy(), self._bounds)
+        if no is None:
+            return None
+        self._refused_at = self._clock()
+        self.demand.refused(self._refused_at, seconds, retry_key)
+        return Refused(no.reason, no.retry_after)
+
+    def _tickets(self) -> Iterator[Ticket]:
+        yield from self._running.values()
+        yield from self._queue
 
     def _estimate(self, job: Job) -> float:
         return self.speech_rate.estimate(sum(len(s.text_ids) for s in job.sentences)) / job.request.speed
@@ -238,7 +258,8 @@ class EngineLoop:
             self._queue.popleft()
             self._running[first.job] = first
             self._engine.add(first.job)
-        return bool(self._queue) or len(self._running) >= self._bounds.max_running
+        full = len(self._running) >= self._bounds.max_running
+        return bool(self._queue) or full or now - self._refused_at < PRESSED_SECONDS
 
     def _step(self, pressed: bool) -> None:
         self._step_began = began = self._clock()
