@@ -1,7 +1,8 @@
 """`python -m tests.bench.engine`: the engine beside the official code; writes build/bench/engine.json.
 
-Both sides take turns, run by run, with the same weights, texts, voice and number of torch threads. The peer counts at
-its best: its texts in line, or several Python threads; those also with one torch thread each, which suits it better.
+Both sides take turns, run by run, with the same weights, texts and voice. Ours has the torch threads that a worker
+gives itself. The peer counts at its best: its texts in line or four Python threads, each with as many torch threads as
+ours and with one per core.
 All ratios are ours / peer: throughput wants to be high, first audio and the time of a text alone want to be low.
 """
 
@@ -17,6 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import torch
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.requests import SynthesisRequest
-from cosyvoice_worker.engine.sizing import size_for
+from cosyvoice_worker.engine.sizing import cpu_threads, size_for
 from cosyvoice_worker.models.directory import open_directory
 from cosyvoice_worker.scheduling.service import Options, SpeechService
 from tests.bench.engine import workload
@@ -35,6 +37,7 @@ from tests.bench.engine.sides import Peer, Spoken, audio_seconds, speak, through
 ROOT = Path(__file__).parents[3]
 PEER_PYTHON = ROOT / "build" / "bench-venv" / "bin" / "python"
 REQUESTS, STREAMS, PEER_THREADS = 16, 8, 4
+CORES = len(os.sched_getaffinity(0))
 Runs = dict[str, list[list[Spoken]]]
 
 
@@ -73,28 +76,30 @@ async def compare(effort: Effort, folder: Path, threads: int) -> dict[str, Any]:
     ours: Runs = {}
     rates: list[float] = []
     steps: list[dict[str, float]] = []
+    counts = sorted({threads, CORES})
 
     def ask(name: str, count: int, workers: int, torch_threads: int, *, streaming: bool) -> None:
         spoken = peer.speak(ids(count), workers=workers, threads=torch_threads, streaming=streaming)
-        theirs.setdefault(name, []).append(spoken)
+        theirs.setdefault(f"{name}, torch threads {torch_threads}", []).append(spoken)
 
     async def say(name: str, count: int, *, streaming: bool) -> None:
         ours.setdefault(name, []).append(await speak(service, workload.texts(count), voice, streaming=streaming))
 
     for _ in range(effort.rounds):
-        ask("alone", 1, 1, threads, streaming=False)
+        for count in counts:
+            ask("alone", 1, 1, count, streaming=False)
+            ask("stream alone", 1, 1, count, streaming=True)
         await say("alone", 1, streaming=False)
-        ask("stream alone", 1, 1, threads, streaming=True)
         await say("stream alone", 1, streaming=True)
-        ask("in line", effort.peer_requests // 2, 1, threads, streaming=False)
-        rates.append(matmul_rate())
+        for count in counts:
+            ask("in line", effort.peer_requests // 2, 1, count, streaming=False)
+        rates.append(matmul_rate(CORES))
         before = _seconds(service)
         await say("requests", REQUESTS, streaming=False)
         steps.append({name: value - before[name] for name, value in _seconds(service).items()})
-        rates.append(matmul_rate())
-        ask("threads", effort.peer_requests, PEER_THREADS, threads, streaming=False)
-        if threads > 1:
-            ask("threads of one", effort.peer_requests, PEER_THREADS, 1, streaming=False)
+        rates.append(matmul_rate(CORES))
+        for count in counts:
+            ask("threads", effort.peer_requests, PEER_THREADS, count, streaming=False)
         await say("streams", STREAMS, streaming=True)
         ask("streams", STREAMS, STREAMS, threads, streaming=True)
     about = peer.about
@@ -121,9 +126,14 @@ def _seconds(service: SpeechService) -> dict[str, float]:
 def _same_audio(ours: Runs, theirs: Runs) -> None:
     """Both sides must have made the same audio, else nothing here can be compared. Raises RuntimeError."""
     for name in ("alone", "stream alone", "streams"):
-        made = [sorted(s.samples for s in run) for run in (*ours[name], *theirs[name])]
+        made = [sorted(s.samples for s in run) for run in (*ours[name], *chain(*_ways(theirs, name).values()))]
         if any(run != made[0] for run in made):
             raise RuntimeError(f"{name}: the sides made different audio, in samples per text: {made}")
+
+
+def _ways(theirs: Runs, name: str) -> Runs:
+    """The peer's runs of that name, by the whole name: one for each number of torch threads."""
+    return {way: runs for way, runs in theirs.items() if way.startswith(f"{name},")}
 
 
 def _figures(theirs: Runs, ours: Runs, work: int, rate: float, steps: list[dict[str, float]]) -> dict[str, Any]:
@@ -136,14 +146,18 @@ def _figures(theirs: Runs, ours: Runs, work: int, rate: float, steps: list[dict[
     def ends(runs: list[list[Spoken]]) -> float:
         return statistics.median(run[0].end for run in runs)
 
-    ways = {name: rates(theirs[name]) for name in ("alone", "in line", "threads", "threads of one") if name in theirs}
-    # In line the k-th stream waits for k whole ones; what one takes is measured.
-    line = [s.first + place * s.end for run in theirs["stream alone"] for s in run for place in range(STREAMS)]
+    def in_line(runs: list[list[Spoken]]) -> float:
+        """In line the k-th stream waits for k whole ones; what one takes is measured."""
+        return statistics.median(s.first + place * s.end for run in runs for s in run for place in range(STREAMS))
+
+    ways = {way: rates(runs) for name in ("in line", "threads") for way, runs in _ways(theirs, name).items()}
+    alone = _ways(theirs, "stream alone")
     peer = {
         "audio_s_per_s": ways,
-        "first_audio_s": {"threads": firsts(theirs["streams"]), "in line": statistics.median(line)},
-        "alone_s": ends(theirs["alone"]),
-        "alone_first_audio_s": firsts(theirs["stream alone"]),
+        "first_audio_s": {way: firsts(runs) for way, runs in _ways(theirs, "streams").items()}
+        | {f"in line: {way}": in_line(runs) for way, runs in alone.items()},
+        "alone_s": min(ends(runs) for runs in _ways(theirs, "alone").values()),
+        "alone_first_audio_s": min(firsts(runs) for runs in alone.values()),
     }
     wall = statistics.median(max(s.end for s in run) for run in ours["requests"])
     engine = {
@@ -227,20 +241,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.engine", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=list(EFFORTS), default=list(EFFORTS))
     parser.add_argument("--rounds", type=int, default=0, help="measurements of each; 0: three (tiny), two (medium)")
-    parser.add_argument("--threads", type=int, default=0, help="torch threads of both sides; 0: torch's own choice")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads of our side; 0: as a worker has")
     parser.add_argument("--requests-in-a-row", type=int, default=1000, help="short requests for the memory figures")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "engine.json")
     chosen = parser.parse_args()
     if not PEER_PYTHON.exists():
         parser.error(f"{PEER_PYTHON} is missing; `make bench-engine` makes it")
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
-    threads = torch.get_num_threads()
+    threads = chosen.threads or cpu_threads()
+    torch.set_num_threads(threads)
     began, load = time.monotonic(), os.getloadavg()[0]
     result: dict[str, Any] = {
         "ratios": "ours / peer",
         "machine": platform.machine(),
-        "cpus": os.cpu_count(),
+        "cores": CORES,
         "threads": threads,
         "torch": torch.__version__,
         "python": platform.python_version(),
