@@ -17,6 +17,8 @@ from tests.cluster.binaries import BIN, CACHE
 from tests.cluster.clock import say, step
 
 DEFAULT_NAME: Final = "cosyvoice"
+_SERVICE_NETWORK = "10.96.0.0/16"
+"""kind's default."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,18 @@ def _create(cluster: Cluster) -> None:
     _kind(
         "create", "cluster", "--name", cluster.name, "--kubeconfig", str(cluster.kubeconfig), "--wait", "180s", *options
     )
+    _keep_service_addresses_inside(cluster)
+
+
+def _keep_service_addresses_inside(cluster: Cluster) -> None:
+    """Refuse connections to Service addresses that kube-proxy does not know yet.
+
+    They would leave by the default route, and where a gateway answers for every address (HTTP 404, say) the API server
+    keeps that connection, and an aggregated API of ours stays unavailable. kube-proxy's own rules come before these.
+    """
+    for chain in ("OUTPUT", "FORWARD"):
+        rule = (chain, "--destination", _SERVICE_NETWORK, "--jump", "REJECT")
+        engine.docker("exec", f"{cluster.name}-control-plane", "iptables", "--append", *rule)
 
 
 def _own_image_configuration() -> dict[str, object]:
