@@ -29,7 +29,7 @@ from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.requests import SynthesisRequest
 from cosyvoice_worker.engine.sizing import cpu_threads, size_for
 from cosyvoice_worker.models.directory import open_directory
-from cosyvoice_worker.scheduling.service import Options, SpeechService
+from cosyvoice_worker.scheduling.service import SpeechService
 from tests.bench.engine import workload
 from tests.bench.engine.limits import flops, matmul_rate
 from tests.bench.engine.sides import Peer, Spoken, audio_seconds, speak, throughput
@@ -37,8 +37,6 @@ from tests.bench.engine.sides import Peer, Spoken, audio_seconds, speak, through
 ROOT = Path(__file__).parents[3]
 PEER_PYTHON = ROOT / "build" / "bench-venv" / "bin" / "python"
 REQUESTS, STREAMS, PEER_THREADS = 16, 8, 4
-PATIENT_SECONDS = 600.0
-"""Nobody is refused: how long all take is measured, however slow the machine."""
 CORES = len(os.sched_getaffinity(0))
 Runs = dict[str, list[list[Spoken]]]
 
@@ -68,8 +66,7 @@ async def compare(effort: Effort, folder: Path, threads: int) -> dict[str, Any]:
         return [job(text).sentences[0].text_ids for text in workload.texts(count)]
 
     needed = {text: flops(model, frontend, voice, text) for text in workload.LOAD}
-    service = SpeechService(model, Options(model_name=effort.size, queue_seconds=PATIENT_SECONDS))
-    await service.start(voice)
+    service = await workload.started(model, effort.size)
     prompt = workload.for_peer(voice, job(workload.SHORT).prompt.text_ids)
     peer = Peer(PEER_PYTHON, path, workload.dimensions(effort.size), prompt, threads)
     peer.speak(ids(1), workers=1, threads=threads, streaming=False)
@@ -189,9 +186,8 @@ def _figures(theirs: Runs, ours: Runs, work: int, rate: float, steps: list[dict[
 async def memory(folder: Path, requests: int) -> dict[str, float]:
     """The process's memory over many short requests on the tiny model, 16 at a time."""
     model = build.load(open_directory(folder / "Tiny"), torch.device("cpu"))
-    service = SpeechService(model, Options(model_name="Tiny", queue_seconds=PATIENT_SECONDS))
+    service = await workload.started(model, "Tiny")
     voice = workload.voice()
-    await service.start(voice)
     marks: list[float] = []
     for _ in range(5):
         left = requests // 5

@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 
 from cosyvoice_worker.engine import random_model
+from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.random_model import SIZES
 from cosyvoice_worker.engine.requests import Voice
+from cosyvoice_worker.scheduling.service import Options, SpeechService
 
 LOAD = ("Yes.", "Good.", "Hello.")
 """80, 100 and 120 speech tokens (a text token is a byte here): 4 s of audio on average."""
@@ -21,6 +23,9 @@ SHORT = "I."
 PROMPT_TOKENS = 42
 PROMPT_TEXT = "As I said."
 NEVER = -1e4
+"""Bias of what ends a sentence."""
+PATIENT_SECONDS = 600.0
+"""Nobody is refused: how long all take is measured, however slow the machine."""
 
 
 def texts(count: int) -> list[str]:
@@ -34,6 +39,16 @@ def write_model(path: Path, size: str) -> Path:
     state["llm_decoder.bias"][-ends:] = NEVER
     torch.save(state, directory.llm)
     return path
+
+
+async def started(model: LoadedModel, name: str) -> SpeechService:
+    """A service whose warm-up ended its sentences as early as it may: twenty tokens per byte would take minutes."""
+    service = SpeechService(model, Options(model_name=name, queue_seconds=PATIENT_SECONDS))
+    ends = model.lm.llm_decoder.bias[model.lm.stop_ids.start :]
+    ends.fill_(-NEVER)
+    await service.start(voice())
+    ends.fill_(NEVER)
+    return service
 
 
 def voice() -> Voice:
