@@ -78,7 +78,7 @@ class Bench:
         llm = LlmRunner(
             loaded.lm, loaded.config.llm.sampling, slots=slots, blocks=blocks, longest=blocks * 32, dtype=loaded.dtype
         )
-        audio = AudioRunner(loaded.flow, loaded.vocoder, lanes=2)
+        audio = AudioRunner(loaded.flow, loaded.vocoder)
         self.engine = Engine(llm, audio, sizing.limits, sizing.chunking, clock=lambda: self.now)
         self.told: dict[Job, Told] = {}
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Listing
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,29 +30,14 @@ class Carried:
 
 
 class AudioRunner:
-    def __init__(self, flow: Flow, vocoder: Vocoder, lanes: int = 1) -> None:
-        """`lanes`: parts of a batch that run at once, each in a thread of its own. For cores that torch leaves idle."""
+    def __init__(self, flow: Flow, vocoder: Vocoder) -> None:
         self.flow, self.vocoder = flow, vocoder
         self.sample_rate = vocoder.config.sample_rate
         self.device = flow.noise.device
-        self._lanes = lanes
-        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="audio") if lanes > 1 else None
-
-    def run(self, windows: Listing[scheduler.Window]) -> list[NDArray[np.float32]]:
-        """The next samples of each window's sentence. A sentence's state changes only when all of it succeeded."""
-        # Neighbours in length share a lane, so that less is padding.
-        order = sorted(range(len(windows)), key=lambda row: windows[row].frames)
-        parts = [part.tolist() for part in np.array_split(order, min(self._lanes, len(windows)))]
-        batches = [[windows[row] for row in part] for part in parts]
-        run = map if self._threads is None else self._threads.map
-        made = dict(zip((row for part in parts for row in part), chain(*run(self._compute, batches)), strict=True))
-        for row, window in enumerate(windows):
-            window.sequence.audio = None if window.final else made[row][1]
-        return [made[row][0] for row in range(len(windows))]
 
     @torch.inference_mode()
-    def _compute(self, windows: Listing[scheduler.Window]) -> list[tuple[NDArray[np.float32], Carried]]:
-        """Samples, and what is carried on from there; nothing is written."""
+    def run(self, windows: Listing[scheduler.Window]) -> list[NDArray[np.float32]]:
+        """The next samples of each window's sentence. A sentence's state changes only when all of it succeeded."""
         mels = self.flow([self._row(w) for w in windows])
         carried = [copy(w.sequence.audio or self._begin(w.sequence)) for w in windows]
         chunks: list[Chunk] = []
@@ -65,7 +48,9 @@ class AudioRunner:
             chunks.append(Chunk(carried[row].vocoder, new, window.final))
         pieces = self.vocoder.advance(chunks)
         samples = torch.cat(pieces).float().cpu().numpy()
-        return list(zip(np.split(samples, np.cumsum([len(p) for p in pieces])[:-1]), carried, strict=True))
+        for window, state in zip(windows, carried, strict=True):
+            window.sequence.audio = None if window.final else state
+        return np.split(samples, np.cumsum([len(p) for p in pieces])[:-1])
 
     def _row(self, window: scheduler.Window) -> Window:
         request = window.sequence.job.request

@@ -170,4 +170,4 @@ def make_engine(model: LoadedModel, sizing: Sizing) -> Engine:
         longest=sizing.longest,
         dtype=model.dtype,
     )
-    return Engine(llm, AudioRunner(model.flow, model.vocoder, sizing.lanes), sizing.limits, sizing.chunking)
+    return Engine(llm, AudioRunner(model.flow, model.vocoder), sizing.limits, sizing.chunking)
