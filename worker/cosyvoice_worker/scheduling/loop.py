@@ -167,14 +167,13 @@ class EngineLoop:
 
     def reading(self) -> Reading:
         with self._changed:
-            now = self._occupancy()
             pool = self._engine.llm.pool
             return Reading(
                 demand=self.demand.demand(self._clock(), sum(t.remaining for t in self._tickets())),
                 capacity=self.capacity.value,
                 capacity_measured=self.capacity.measured,
-                running=now.running,
-                queued=now.queued,
+                running=len(self._running),
+                queued=len(self._queue),
                 kv_blocks_used=pool.used,
                 kv_blocks_total=pool.total,
                 draining=self._draining,
