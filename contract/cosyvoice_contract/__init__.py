@@ -36,6 +36,48 @@ ENV_DRAIN_SECONDS: Final = "COSYVOICE_DRAIN_SECONDS"
 ENV_MEMORY_GUARD_PERCENT: Final = "COSYVOICE_MEMORY_GUARD_PERCENT"
 ENV_LOG_LEVEL: Final = "COSYVOICE_LOG_LEVEL"
 
+ENV_LOG_TEXTS: Final = "COSYVOICE_LOG_TEXTS"
+"""`true` puts the texts that clients send into the logs; otherwise no text is ever logged."""
+ENV_CHUNK_MILLIS: Final = "COSYVOICE_CHUNK_MILLIS"
+"""Size of the pieces that a streamed response is written in, in milliseconds of audio."""
+ENV_CUDA_STREAMS: Final = "COSYVOICE_CUDA_STREAMS"
+"""CUDA streams at most for the overlap of LLM, flow and vocoder; unused on a CPU."""
+ENV_API_KEYS_DIR: Final = "COSYVOICE_API_KEYS_DIR"
+"""A directory of API keys, one file a key name, one key a line. Set: a request needs one of them, and an empty or missing
+directory refuses everybody. Unset: no authentication. Read again when it changes."""
+ENV_VOICES_FILE: Final = "COSYVOICE_VOICES_FILE"
+"""A `VoicesConfig` as JSON; a missing file is one without voices. Read again when it changes."""
+ENV_VOICE_STORE_DIR: Final = "COSYVOICE_VOICE_STORE_DIR"
+"""The directory, shared by all workers, of the voices that clients upload. Unset: uploads are refused."""
+
+API_KEYS_DIR: Final = "/etc/cosyvoice/api-keys"
+"""Where the operator mounts the Secret with the API keys."""
+VOICES_FILE: Final = "/etc/cosyvoice/voices/voices.json"
+"""Where the operator mounts the ConfigMap that it makes of `spec.voices`, under the key `voices.json`."""
+VOICE_SOURCES_DIR: Final = "/etc/cosyvoice/voice-sources"
+"""Where each ConfigMap or Secret that a preset voice takes its recording from is mounted whole, as `configmap-<name>` or
+`secret-<name>`."""
+VOICE_STORE_DIR: Final = "/var/lib/cosyvoice/voices"
+"""Where the claim of `spec.voices.store` is mounted, read-write."""
+
+
+class PresetVoice(TypedDict):
+    """A voice that every worker knows: a recording and what is said in it."""
+
+    name: str
+    text: str
+    file: str
+    """Absolute path of the recording, any audio format that `ref_audio` takes."""
+
+
+class VoicesConfig(TypedDict):
+    """Content of `VOICES_FILE`."""
+
+    preset: list[PresetVoice]
+    aliases: dict[str, str]
+    """Another name of a voice -> the voice."""
+
+
 BUILTIN_MODELS_DIR: Final = "/usr/share/cosyvoice/models"
 """Where the worker image carries its built-in models, one official model directory each."""
 DEFAULT_PROMPT_DIR: Final = "/usr/share/cosyvoice/prompts"
