@@ -43,8 +43,8 @@ ENV_CHUNK_MILLIS: Final = "COSYVOICE_CHUNK_MILLIS"
 ENV_CUDA_STREAMS: Final = "COSYVOICE_CUDA_STREAMS"
 """CUDA streams at most for the overlap of LLM, flow and vocoder; unused on a CPU."""
 ENV_API_KEYS_DIR: Final = "COSYVOICE_API_KEYS_DIR"
-"""A directory of API keys, one file a key name, one key a line. Set: a request needs one of them, and an empty or missing
-directory refuses everybody. Unset: no authentication. Read again when it changes."""
+"""A directory of API keys, one file a key name, one key a line. Set: a request needs one of them, and an empty or
+missing directory refuses everybody. Unset: no authentication. Read again when it changes."""
 ENV_VOICES_FILE: Final = "COSYVOICE_VOICES_FILE"
 """A `VoicesConfig` as JSON; a missing file is one without voices. Read again when it changes."""
 ENV_VOICE_STORE_DIR: Final = "COSYVOICE_VOICE_STORE_DIR"
@@ -55,8 +55,8 @@ API_KEYS_DIR: Final = "/etc/cosyvoice/api-keys"
 VOICES_FILE: Final = "/etc/cosyvoice/voices/voices.json"
 """Where the operator mounts the ConfigMap that it makes of `spec.voices`, under the key `voices.json`."""
 VOICE_SOURCES_DIR: Final = "/etc/cosyvoice/voice-sources"
-"""Where each ConfigMap or Secret that a preset voice takes its recording from is mounted whole, as `configmap-<name>` or
-`secret-<name>`."""
+"""Where each ConfigMap or Secret that a preset voice takes its recording from is mounted whole, as `configmap-<name>`
+or `secret-<name>`."""
 VOICE_STORE_DIR: Final = "/var/lib/cosyvoice/voices"
 """Where the claim of `spec.voices.store` is mounted, read-write."""
 
