@@ -31,11 +31,13 @@ lint: setup ## formatting, lint, types, layers
 
 check: lint ## lint and the fast tests: about a minute
 	@echo "== fast tests"
-	$(VENV)/python -m pytest -q -m "not controlplane and not kind" tests/unit
+	$(VENV)/python -m pytest -q -n 2 -m "not controlplane and not kind" tests/unit
 
 test: setup ## all tests, on real control planes and a real kind cluster
-	@echo "== all tests"
-	$(VENV)/python -m pytest
+	@echo "== tests that need no cluster"
+	$(VENV)/python -m pytest -n 2 -m "not controlplane and not kind"
+	@echo "== tests on control planes and on a kind cluster"
+	$(VENV)/python -m pytest -m "controlplane or kind"
 
 bench: bench-engine bench-operator bench-autoscaling ## all measurements
 
