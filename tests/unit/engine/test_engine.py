@@ -100,6 +100,40 @@ def test_sentences_come_out_in_order_with_two_in_flight() -> None:
     assert told.tokens[3] != told.tokens[0], "each sentence has draws of its own"
 
 
+def test_sentences_that_come_later_are_spoken_as_if_they_had_been_there() -> None:
+    texts = ["Hi there.", "One two three.", "You."]
+    whole = Bench()
+    at_once = whole.add_sentences(texts)
+    whole.finish()
+    bench = Bench()
+    told = bench.dictate()
+    assert not bench.engine.working
+    for text in texts:
+        bench.extend(told, text)
+        while bench.engine.working:
+            bench.step()
+        assert not told.done, "more may come"
+        bench.now += 5.0
+    bench.close(told)
+    assert told.done
+    assert told.tokens == at_once.tokens
+    same_audio(told.pcm, at_once.pcm)
+    assert bench.engine.jobs == []
+
+
+def test_who_waited_for_text_is_not_hungrier_than_who_waits_for_audio() -> None:
+    bench = Bench()
+    told = bench.dictate()
+    bench.extend(told, "Hi there.")
+    while bench.engine.working:
+        bench.step()
+    bench.now += 100.0
+    bench.extend(told, "You.")
+    assert told.job.in_hand(bench.now) == 0.0
+    bench.now += 2.0
+    assert told.job.in_hand(bench.now) == -2.0
+
+
 def test_cancelling_frees_slot_and_blocks_at_once() -> None:
     bench = Bench()
     told = bench.add(request("One two three four five six seven eight nine."))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cosyvoice_worker.engine.audio_runner import AudioRunner
-from cosyvoice_worker.engine.engine import Audio, Engine, Failed, Pcm
+from cosyvoice_worker.engine.engine import Audio, Engine, Event, Failed, Pcm
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.llm_runner import LlmRunner
 from cosyvoice_worker.engine.modules import build
@@ -96,9 +96,25 @@ class Bench:
             told.job.sentences.append(replace(sentence, job=told.job, index=index))
         return told
 
+    def dictate(self) -> Told:
+        """A request whose text comes by `extend` and ends with `close`."""
+        job = self.frontend.open_job(request(), self.now)
+        self.told[job] = Told(job)
+        self.engine.add(job)
+        return self.told[job]
+
+    def extend(self, told: Told, text: str) -> None:
+        told.job.extend(self.frontend.sentences(told.job, text), self.now)
+
+    def close(self, told: Told) -> None:
+        self._tell(self.engine.close(told.job))
+
     def step(self) -> None:
         self.now += STEP_SECONDS
-        for event in self.engine.step():
+        self._tell(self.engine.step())
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
             told = self.told[event.job]
             assert not told.done, "nothing is told of a request that has ended"
             if isinstance(event, Audio):

@@ -144,6 +144,52 @@ def test_who_waits_too_long_in_the_queue_is_refused_there(start: Start) -> None:
     first.usage()
 
 
+def test_text_that_comes_in_pieces_is_spoken_as_it_comes(start: Start) -> None:
+    worker = start()
+    job = worker.frontend.open_job(request(seed=1), 0.0)
+    sink = Collected()
+    ticket = worker.loop.submit(job, sink)
+    worker.loop.extend(ticket, worker.frontend.sentences(job, "Hi there you."), complete=False)
+    assert sink.begun.wait(60)
+    before = worker.loop.engine.counters.steps
+    while worker.loop.engine.working:
+        time.sleep(0.01)
+        before = worker.loop.engine.counters.steps
+    time.sleep(0.1)
+    assert worker.loop.engine.counters.steps <= before + 1, "a job that waits for text costs nothing"
+    assert not sink.ended.is_set()
+    worker.submit()[1].usage()
+    worker.loop.extend(ticket, worker.frontend.sentences(job, "You."), complete=True)
+    usage = sink.usage()
+    assert job.sentences[0].tokens == alone(SHORT, 1, 0, True).tokens[0]
+    assert usage.speech_tokens == sum(len(s.tokens) for s in job.sentences)
+    worker.loop.extend(ticket, worker.frontend.sentences(job, "More."), complete=True)
+    assert worker.loop.reading().running == 0
+
+
+def test_a_job_without_a_word_ends_with_nothing_used(start: Start) -> None:
+    worker = start()
+    sink = Collected()
+    ticket = worker.loop.submit(worker.frontend.open_job(request(seed=1), 0.0), sink)
+    worker.loop.extend(ticket, [], complete=True)
+    assert sink.usage() == Usage(0, 0, 0.0)
+
+
+def test_who_waits_behind_idle_jobs_is_refused_in_time(start: Start) -> None:
+    worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0))
+    idle = Collected()
+    ticket = worker.loop.submit(worker.frontend.open_job(request(seed=1), 0.0), idle)
+    while not worker.loop.reading().running:
+        time.sleep(0.01)
+    _, queued = worker.submit()
+    worker.clock += 61
+    assert queued.ended.wait(60)
+    assert isinstance(queued.end, Refused)
+    worker.loop.cancel(ticket)
+    worker.submit()[1].usage()
+    assert idle.end is None
+
+
 def test_draining_takes_nothing_and_finishes_what_it_has(start: Start) -> None:
     worker = start(Bounds(max_running=1, max_queued=2, queue_seconds=60.0))
     sinks = [worker.submit(seed=seed)[1] for seed in range(2)]

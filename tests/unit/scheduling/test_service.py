@@ -7,9 +7,14 @@ import asyncio
 import numpy as np
 import pytest
 
+from cosyvoice_worker.engine.engine import Pcm
 from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, Unspeakable
-from cosyvoice_worker.scheduling.service import Options, SpeechService
+from cosyvoice_worker.scheduling.service import Options, SpeechService, SpeechStream
 from tests.unit.engine.tiny import alone, model, request, voice
+
+
+async def pieces_of(stream: SpeechStream) -> list[Pcm]:
+    return [piece async for piece in stream]
 
 
 async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
@@ -41,6 +46,17 @@ async def test_it_warms_up_measures_itself_speaks_and_ends() -> None:
     while service.reading().running:  # noqa: ASYNC110 - a thread changes it
         await asyncio.sleep(0.01)
     assert service.reading().kv_blocks_used == 0
+
+    dictation = await service.dictate(request("Hi there", seed=1))
+    reader = asyncio.ensure_future(pieces_of(dictation))
+    for piece in (" you", ". ", "...", " 😀"):
+        await dictation.append(piece)
+    await dictation.finish()
+    await dictation.finish()
+    np.testing.assert_allclose(np.concatenate(await reader), single.pcm, atol=5e-3)
+    assert dictation.usage == stream.usage
+    with pytest.raises(ValueError, match="finished"):
+        await dictation.append("more")
 
     with pytest.raises(Unspeakable):
         await service.submit(request("..."))

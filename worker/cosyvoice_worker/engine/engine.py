@@ -92,6 +92,16 @@ class Engine:
     def add(self, job: Job) -> None:
         self.jobs.append(job)
 
+    @property
+    def working(self) -> bool:
+        """Whether a step has anything to do: jobs whose text has yet to come have not."""
+        return any(job.generating for job in self.jobs)
+
+    def close(self, job: Job) -> list[Event]:
+        """No more text follows: the job ends with the last of its sentences, which may be now."""
+        job.open = False
+        return list(self._advance(job))
+
     def end(self, job: Job) -> None:
         """Free all that the job holds; idempotent. For cancellation and after faults, between steps."""
         job.ended = True
@@ -198,9 +208,11 @@ class Engine:
 
     def _hand_out(self, sequence: Sequence, pcm: Pcm) -> Iterator[Event]:
         """Audio leaves in the order of the sentences; that of a later one is held until its turn."""
-        job = sequence.job
         if len(pcm):
             self._held.setdefault(sequence, []).append(pcm)
+        yield from self._advance(sequence.job)
+
+    def _advance(self, job: Job) -> Iterator[Event]:
         while job.delivered_sentences < len(job.sentences):
             current = job.sentences[job.delivered_sentences]
             for piece in self._held.pop(current, []):
@@ -213,8 +225,9 @@ class Engine:
             if current.phase is not Phase.DONE:
                 return
             job.delivered_sentences += 1
-        self.end(job)
-        yield Finished(job)
+        if not job.open:
+            self.end(job)
+            yield Finished(job)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class Sequence:
 
     job: Job
     index: int
+    """Its place in the job; set when the job takes it."""
     text_ids: list[int]
     """The sentence's own text."""
     prompt_length: int
@@ -92,11 +93,15 @@ class Job:
     """Speech tokens of the voice's recording: the flow's prompt."""
     sentences: list[Sequence] = field(default_factory=list)
 
+    open: bool = False
+    """More text may come: the job does not end with the sentences that it has."""
     delivered_sentences: int = 0
     """Sentences whose audio is all out; audio of later ones waits for that."""
     delivered_seconds: float = 0.0
     first_audio: float | None = None
     """When the first audio went out: from then on the listener plays."""
+    played_before: float = 0.0
+    """Of `delivered_seconds`, what was played before the listener had to wait for more text."""
     ended: bool = False
     """Cancelled, failed or done: nothing more may be delivered."""
 
@@ -123,7 +128,15 @@ class Job:
         """
         if self.first_audio is None:
             return self.arrived - now
-        return self.first_audio + self.delivered_seconds - now
+        return self.first_audio + self.delivered_seconds - self.played_before - now
+
+    def extend(self, sentences: list[Sequence], now: float) -> None:
+        """More text has come. Where all before it is played the listener waits from now on, as at the beginning."""
+        if not self.generating and self.in_hand(now) < 0:
+            self.arrived, self.first_audio, self.played_before = now, None, self.delivered_seconds
+        for sentence in sentences:
+            sentence.index = len(self.sentences)
+            self.sentences.append(sentence)
 
     def in_hand_at(self, sequence: Sequence, now: float) -> float:
         """The same when `sequence` comes to be played: what earlier sentences still give is in hand too."""

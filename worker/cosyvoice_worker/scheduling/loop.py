@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cosyvoice_worker.engine.engine import Audio, Engine, Event, Failed, Pcm
 from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisFailed, Usage
-from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase
+from cosyvoice_worker.engine.sequences import TOKENS_PER_SECOND, Job, Phase, Sequence
 from cosyvoice_worker.scheduling.admission import (
     DUE_SECONDS,
     Bounds,
@@ -38,6 +38,8 @@ JOIN_SECONDS = 5.0
 """Stopping waits at most that long for a step to end; the process ends anyway."""
 PRESSED_SECONDS = 5.0
 """After a refusal the worker counts as full for so long: about what who was refused waits before he comes again."""
+QUEUE_LOOK_SECONDS = 0.5
+"""How often the queue is looked at while nothing runs but jobs that wait for text."""
 STUTTER_SECONDS = 0.3
 """A playing stream with less than that in hand goes before new ones."""
 
@@ -59,6 +61,10 @@ class Ticket:
     asked: Asked | None
     """Its share of demand; None for the worker's own warm-up."""
     cancelled: bool = False
+    arrived: list[Sequence] = field(default_factory=list)
+    """Sentences that came after the job, not yet given to the engine."""
+    complete: bool = True
+    """No more text follows `arrived`."""
 
     @property
     def remaining(self) -> float:
@@ -114,7 +120,7 @@ class EngineLoop:
             if self._stopping or not self._thread.is_alive():
                 raise Refused("Draining", 1.0)
             asked = self.demand.accepted(self._clock(), estimate, job.request.retry_key) if metered else None
-            ticket = Ticket(job, sink, estimate, asked)
+            ticket = Ticket(job, sink, estimate, asked, complete=not job.open)
             self._queue.append(ticket)
             self._changed.notify_all()
         return ticket
@@ -126,6 +132,17 @@ class EngineLoop:
         """
         with self._changed:
             return self._refused(self.speech_rate.estimate(text_tokens), retry_key)
+
+    def extend(self, ticket: Ticket, sentences: list[Sequence], *, complete: bool) -> None:
+        """More text for a job that was submitted open; `complete`: the last. Nothing happens once the job has ended."""
+        with self._changed:
+            ticket.arrived += sentences
+            ticket.complete = ticket.complete or complete
+            more = self._seconds(sentences, ticket.job)
+            ticket.estimate += more
+            if ticket.asked:
+                ticket.asked.seconds += more
+            self._changed.notify_all()
 
     def cancel(self, ticket: Ticket) -> None:
         """Nothing more is delivered from now on; what the job holds is freed before the next step."""
@@ -209,7 +226,10 @@ class EngineLoop:
         yield from self._queue
 
     def _estimate(self, job: Job) -> float:
-        return self.speech_rate.estimate(sum(len(s.text_ids) for s in job.sentences)) / job.request.speed
+        return self._seconds(job.sentences, job)
+
+    def _seconds(self, sentences: list[Sequence], job: Job) -> float:
+        return self.speech_rate.estimate(sum(len(s.text_ids) for s in sentences)) / job.request.speed
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
@@ -224,17 +244,17 @@ class EngineLoop:
 
     def _turn(self) -> None:
         with self._changed:
-            while not (self._queue or self._running or self._stopping):
-                self._changed.wait()
-            if self._stopping:
-                return
             pressed = self._turn_over()
-            if not self._running:
+            while not (self._engine.working or self._stopping):
+                # Who waits in the queue for a place that an idle job holds may not wait for ever.
+                self._changed.wait(QUEUE_LOOK_SECONDS if self._queue else None)
+                pressed = self._turn_over()
+            if self._stopping:
                 return
         self._step(pressed)
 
     def _turn_over(self) -> bool:
-        """Between steps: drop who left, start who may. Returns whether work waits for its turn."""
+        """Between steps: drop who left, start who may, add text that came. Returns whether work waits for its turn."""
         now = self._clock()
         for ticket in [t for t in self._running.values() if t.cancelled]:
             self._engine.end(ticket.job)
@@ -249,7 +269,10 @@ class EngineLoop:
         while self._queue:
             first = self._queue[0]
             stuttering = any(
-                t.job.first_audio is not None and t.job.request.streaming and t.job.in_hand(now) < STUTTER_SECONDS
+                t.job.generating
+                and t.job.first_audio is not None
+                and t.job.request.streaming
+                and t.job.in_hand(now) < STUTTER_SECONDS
                 for t in self._running.values()
             )
             if not may_start(self._occupancy(), self._bounds, waited=now - first.job.arrived, stuttering=stuttering):
@@ -257,6 +280,13 @@ class EngineLoop:
             self._queue.popleft()
             self._running[first.job] = first
             self._engine.add(first.job)
+        for ticket in list(self._running.values()):
+            if ticket.arrived:
+                ticket.job.extend(ticket.arrived, now)
+                ticket.arrived = []
+            if ticket.complete and ticket.job.open:
+                for event in self._engine.close(ticket.job):
+                    self._hand_over(ticket, event)
         full = len(self._running) >= self._bounds.max_running
         return bool(self._queue) or full or now - self._refused_at < PRESSED_SECONDS
 
@@ -292,7 +322,8 @@ class EngineLoop:
             ticket.sink.put(SynthesisFailed(event.reason))
         else:
             self._crashes = 0
-            self.speech_rate.learn(text_tokens, job.delivered_seconds * job.request.speed)
+            if text_tokens:
+                self.speech_rate.learn(text_tokens, job.delivered_seconds * job.request.speed)
             ticket.sink.put(Usage(text_tokens, job.speech_tokens, job.delivered_seconds))
 
     def _end(self, ticket: Ticket) -> None:

@@ -4,6 +4,8 @@ service = SpeechService(model, Options(model_name="DemoEnglish"))
 await service.start(voice)
 stream = await service.submit(request)      # Refused at once when full or draining
 async for pcm in stream: ...                # float32 in -1..1, (n,), at service.sample_rate
+
+dictation = await service.dictate(request)  # text in pieces: append() and finish() from one task, read in another
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import torch
 from cosyvoice_worker.device.memory import above_guard
 from cosyvoice_worker.engine.audio_runner import AudioRunner
 from cosyvoice_worker.engine.engine import Counters, Engine
+from cosyvoice_worker.engine.frontend.arriving import ArrivingText
 from cosyvoice_worker.engine.frontend.job import Frontend
 from cosyvoice_worker.engine.llm_runner import LlmRunner
 from cosyvoice_worker.engine.modules.build import LoadedModel
-from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisRequest, Voice
+from cosyvoice_worker.engine.requests import Reading, Refused, SynthesisRequest, Unspeakable, Voice
 from cosyvoice_worker.engine.sizing import Sizing, cpu_threads, size_for
 from cosyvoice_worker.scheduling.admission import Bounds
 from cosyvoice_worker.scheduling.loop import EngineLoop, Ticket
-from cosyvoice_worker.scheduling.stream import SpeechStream, Unread
+from cosyvoice_worker.scheduling.stream import Dictation, SpeechStream, Unread
 
-__all__ = ["Options", "SpeechService", "SpeechStream"]
+__all__ = ["Dictation", "Options", "SpeechService", "SpeechStream"]
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +124,40 @@ class SpeechService:
     async def submit(self, request: SynthesisRequest) -> SpeechStream:
         """Take a request, or raise at once: `Refused` when full or draining, `Unspeakable` when it cannot be made."""
         return await self._submit(request, metered=True)
+
+    async def dictate(self, request: SynthesisRequest) -> Dictation:
+        """Take a request whose text arrives in pieces, after that of `request`, which may be empty. Raises `Refused`.
+
+        It holds one of the places for running requests until it is finished or cancelled, silent or not: who opens it
+        bounds how long it stays open and how much text it takes.
+        """
+        job = self._frontend.open_job(request, time.monotonic())
+        text = ArrivingText()
+        ticket: Ticket | None = None
+
+        def cancel() -> None:
+            if ticket is not None:
+                self._loop.cancel(ticket)
+
+        async def add(piece: str, complete: bool) -> None:
+            assert ticket is not None
+            ready = text.add(piece) + (text.rest() if complete else "")
+            try:
+                spoken = await asyncio.to_thread(self._frontend.sentences, job, ready) if ready else []
+            except Unspeakable:
+                self._loop.extend(ticket, [], complete=complete)
+                raise
+            self._loop.extend(ticket, spoken, complete=complete)
+
+        dictation = Dictation(cancel, add, self._unread)
+        ticket = self._loop.submit(job, dictation)
+        try:
+            if request.text:
+                await dictation.append(request.text)
+        except BaseException:  # nobody else knows of it yet
+            dictation.cancel()
+            raise
+        return dictation
 
     async def _submit(self, request: SynthesisRequest, *, metered: bool) -> SpeechStream:
         # A long text takes its normalisation tenths of a second, in which other streams want their audio sent.

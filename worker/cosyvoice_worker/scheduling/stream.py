@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,3 +71,40 @@ class SpeechStream(AsyncIterator[Pcm]):
         if self._ended is None:  # else nobody reads it any more
             self._unread.bytes += item.nbytes if isinstance(item, np.ndarray) else 0
             self._items.put_nowait(item)
+
+
+class Dictation(SpeechStream):
+    """A stream whose text arrives in pieces: each sentence is spoken as soon as it is complete.
+
+    Text in from one task, audio out in the same way as of any stream, in another. It ends when `finish` was called and
+    all is spoken; with no audio, and a usage of nothing, where no text could be said.
+    """
+
+    def __init__(
+        self,
+        cancel: Callable[[], None],
+        add: Callable[[str, bool], Awaitable[None]],
+        unread: Unread | None = None,
+    ) -> None:
+        """`add` takes a piece of text and whether it is the last."""
+        super().__init__(cancel, unread)
+        self._add = add
+        self._order = asyncio.Lock()
+        self._finished = False
+
+    async def append(self, text: str) -> None:
+        """The next piece, cut anywhere. What comes after the stream has ended is spoken by nobody.
+
+        Raises `Unspeakable` for a sentence that does not fit, which is left out, and ValueError after `finish`.
+        """
+        async with self._order:
+            if self._finished:
+                raise ValueError("the text was finished; open another dictation")
+            await self._add(text, False)
+
+    async def finish(self) -> None:
+        """No more text comes; safe to call twice. Raises `Unspeakable` for a last sentence that does not fit."""
+        async with self._order:
+            if not self._finished:
+                self._finished = True
+                await self._add("", True)

@@ -28,14 +28,28 @@ class Frontend:
 
     def job(self, request: SynthesisRequest, now: float) -> Job:
         """Raises `Unspeakable` where nothing can be said or a sentence does not fit."""
-        spoken = sentences(request.text, request.language, lambda text: len(self.tokenizer.encode(text)))
-        if not spoken:
+        job = self.open_job(request, now)
+        job.extend(self.sentences(job, request.text), now)
+        job.open = False
+        if not job.sentences:
             raise Unspeakable("input: nothing in this text can be spoken; send words")
+        return job
+
+    def open_job(self, request: SynthesisRequest, now: float) -> Job:
+        """A job whose text is still to come; that of `request` is not looked at."""
         prompt = prompt_for(request.voice, request.instruct, self.tokenizer, self.version)
         seed = secrets.randbits(63) if request.seed is None else request.seed
-        job = Job(request=request, seed=seed, arrived=now, prompt=prompt)
-        for text in spoken:
-            text_ids = self.tokenizer.encode(text)
+        return Job(request=request, seed=seed, arrived=now, prompt=prompt, open=True)
+
+    def sentences(self, job: Job, text: str) -> list[Sequence]:
+        """What `text` adds to the job: its sentences, none where nothing in it can be said.
+
+        Raises `Unspeakable` where one does not fit.
+        """
+        request, prompt = job.request, job.prompt
+        made: list[Sequence] = []
+        for sentence in sentences(text, request.language, lambda part: len(self.tokenizer.encode(part))):
+            text_ids = self.tokenizer.encode(sentence)
             length = _MARKS + len(prompt.text_ids) + len(text_ids) + len(prompt.speech_ids)
             room = min(self.max_positions - length, self.max_speech_tokens - len(request.voice.prompt_tokens))
             if room < MIN_RATIO * len(text_ids):
@@ -44,14 +58,14 @@ class Frontend:
                     f"{len(prompt.text_ids)} text and {len(prompt.speech_ids)} speech tokens does not fit the worker's "
                     f"{self.max_positions} positions; shorten the sentence or the voice's recording"
                 )
-            job.sentences.append(
+            made.append(
                 Sequence(
                     job=job,
-                    index=len(job.sentences),
+                    index=0,
                     text_ids=text_ids,
                     prompt_length=length,
                     min_tokens=MIN_RATIO * len(text_ids),
                     max_tokens=min(MAX_RATIO * len(text_ids), room),
                 )
             )
-        return job
+        return made
