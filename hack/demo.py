@@ -26,6 +26,7 @@ CHART = ROOT / "charts" / "cosyvoice-operator"
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 OPERATOR_NAMESPACE = "cosyvoice-system"
 RELEASE = "cosyvoice-operator"
+CRD = "cosyvoiceservices.tts.cosyvoice.io"
 SERVICE = "hello"
 """The name of the CosyVoiceService in QUICKSTART, and so of its Service; in the default namespace."""
 OPERATOR_REPOSITORY = "cosyvoice-operator"
@@ -64,9 +65,7 @@ def down() -> None:
             uninstall(cluster)
         with step("deleting a namespace that has nothing to do with us"):
             delete_a_bystander(cluster)
-        with step("deleting the cluster"):
-            kind.down()
-    else:
+    with step("deleting the cluster"):
         kind.down()
     engine.stop()
     say(f"removed; built programs and images stay in {CACHE}")
@@ -218,12 +217,13 @@ def show(cluster: Cluster) -> None:
 
 def uninstall(cluster: Cluster) -> None:
     """Remove the service, the release and the CRD; nothing has to be there."""
-    cluster.run("kubectl", "delete", "--ignore-not-found", "-f", str(QUICKSTART), "--timeout=120s", check=False)
+    if cluster.run("kubectl", "get", "crd", CRD, "--ignore-not-found", "-o", "name"):
+        cluster.run("kubectl", "delete", "--ignore-not-found", "-f", str(QUICKSTART), "--timeout=120s")
     cluster.run(
         *("helm", "uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found"),
         *("--wait", "--timeout", "3m"),
     )
-    cluster.run("kubectl", "delete", "crd", "cosyvoiceservices.tts.cosyvoice.io", "--ignore-not-found", "--timeout=60s")
+    cluster.run("kubectl", "delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
     cluster.run("kubectl", "delete", "namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--timeout=120s")
 
 

@@ -16,6 +16,7 @@ from tests.cluster.clock import say, step
 
 SOCKET: Final = CACHE / "docker.sock"
 _PID_FILE: Final = CACHE / "docker.pid"
+_DATA_ROOT: Final = CACHE / "docker"
 _EXEC_ROOT: Final = CACHE / "docker-exec"
 _LOG: Final = CACHE / "dockerd.log"
 _PACKAGES: Final = ("docker.io", "jq", "iptables", "debootstrap")
@@ -68,6 +69,7 @@ def is_own() -> bool:
 def stop() -> None:
     """Stop the engine that `ensure` started, if any; its images stay in the cache."""
     _end(_PID_FILE)
+    _unmount_leftovers()
 
 
 def docker(*arguments: str | Path, stdin: bytes | None = None, log: Path | None = None) -> str:
@@ -137,7 +139,7 @@ def _start() -> None:
             wrapper.chmod(0o755)
             runtime = ["--add-runtime", f"trim={wrapper}", "--default-runtime", "trim"]
         with _LOG.open("wb") as log:
-            folders: list[str | Path] = ["--data-root", CACHE / "docker", "--exec-root", _EXEC_ROOT, "-p", _PID_FILE]
+            folders: list[str | Path] = ["--data-root", _DATA_ROOT, "--exec-root", _EXEC_ROOT, "-p", _PID_FILE]
             process = subprocess.Popen(
                 ["dockerd", "-H", f"unix://{SOCKET}", *folders, *runtime],
                 stdin=subprocess.DEVNULL,
@@ -159,6 +161,17 @@ def _clear_leftovers() -> None:
     for pid_file in (_PID_FILE, _EXEC_ROOT / "containerd" / "containerd.pid"):
         _end(pid_file)
         pid_file.unlink(missing_ok=True)
+    _unmount_leftovers()
+
+
+def _unmount_leftovers() -> None:
+    """Unmount what an engine of ours left mounted, so that the cache can be removed like any folder."""
+    if _answers(_own()):
+        return
+    mounted = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for folder in reversed(mounted):  # what is mounted on another mount goes first
+        if folder.is_relative_to(_DATA_ROOT) or folder.is_relative_to(_EXEC_ROOT):
+            subprocess.run(["umount", folder], capture_output=True, check=False)  # one in use still is left alone
 
 
 def _end(pid_file: Path) -> None:

@@ -16,7 +16,7 @@ from tests.cluster import binaries, engine, images
 from tests.cluster.binaries import BIN, CACHE
 from tests.cluster.clock import say, step
 
-DEFAULT_NAME: Final = "cosyvoice"
+DEFAULT_NAME: Final = "cosyvoice-demo"
 _SERVICE_NETWORK = "10.96.0.0/16"
 """kind's default."""
 
@@ -55,31 +55,45 @@ class Cluster:
 
 
 def up(name: str = DEFAULT_NAME) -> Cluster:
-    """Return the cluster `name`, created where it is missing; one that was left half-made is made again."""
+    """Return the cluster `name`, created where it is missing; one that was left half-made is made again.
+
+    Raises RuntimeError where a cluster of that name exists that this module did not make: it is left alone.
+    """
     engine.ensure()
     cluster = Cluster(name, CACHE / f"kubeconfig-{name}", _tool("kubectl"), _tool("helm"))
     with binaries.locked(f"kind-{name}"):
         if _exists(name):
+            if not _made_here(name).exists():
+                raise RuntimeError(
+                    f"a kind cluster {name!r} is there that this project did not make; "
+                    f"remove it yourself if nobody needs it: kind delete cluster --name {name}"
+                )
             if _healthy(cluster):
                 say(f"cluster {name} is up")
                 return cluster
             with step(f"deleting cluster {name}, which does not answer"):
                 _kind("delete", "cluster", "--name", name)
         with step(f"creating cluster {name}"):
+            _made_here(name).touch()  # first, so that what an interruption leaves is known for ours
             _create(cluster)
     return cluster
 
 
 def down(name: str = DEFAULT_NAME) -> None:
-    """Delete the cluster `name`, if there is an engine and the cluster on it."""
+    """Delete the cluster `name`, whole or half-made; without one that was made here, nothing is started or touched."""
+    if not _made_here(name).exists():
+        return
     engine.ensure()
     if _exists(name):
         _kind("delete", "cluster", "--name", name)
     (CACHE / f"kubeconfig-{name}").unlink(missing_ok=True)
+    _made_here(name).unlink()
 
 
 def existing(name: str = DEFAULT_NAME) -> Cluster | None:
-    """The cluster `name` if it is up and answers."""
+    """The cluster `name` if it was made here, is up and answers."""
+    if not _made_here(name).exists():
+        return None
     engine.ensure()
     cluster = Cluster(name, CACHE / f"kubeconfig-{name}", _tool("kubectl"), _tool("helm"))
     return cluster if _exists(name) and _healthy(cluster) else None
@@ -106,6 +120,11 @@ def _tool(name: str) -> str:
         return found
     binaries.build((name,))
     return str(BIN / name)
+
+
+def _made_here(name: str) -> Path:
+    """The file that tells a cluster of ours from one that the user made and called the same."""
+    return CACHE / f"kind-{name}.made"
 
 
 def _exists(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -54,13 +55,17 @@ def test_load_brings_workers_and_its_end_takes_them_away_and_no_request_is_lost(
     with demo.service_proxy(cluster) as url:
         with speech.Load(url, SENTENCES, demo.LOAD_CLIENTS) as load:
             demo.wait_until(lambda: len(demo.working_workers(cluster)) >= 2, 420, cluster)
-            loaded = demo.replicas(cluster)
+            loaded = len(demo.worker_pods(cluster))
         # One listener stays while workers go: what they have accepted must be finished, not cut.
         with speech.Load(url, SENTENCES, clients=1, listening=True) as remaining:
             demo.wait_until(lambda: len(demo.worker_pods(cluster)) < loaded, 420, cluster)
     demo.wait_until(lambda: len(demo.worker_pods(cluster)) == 1, 420, cluster)
     assert load.lost + remaining.lost == [], cluster.run("kubectl", "get", "events", "--sort-by=.lastTimestamp")
     assert load.finished > 0
+    assert remaining.finished > 0
+    reasons = [event["message"] for event in _events(cluster, "SuccessfulRescale")]
+    assert any("gpu_load" in reason and "above target" in reason for reason in reasons), reasons
+    assert any("below target" in reason for reason in reasons), reasons
 
 
 def test_empty_text_is_refused_in_openais_form(cluster: Cluster) -> None:
@@ -71,6 +76,8 @@ def test_empty_text_is_refused_in_openais_form(cluster: Cluster) -> None:
 def test_removing_everything_hangs_no_other_namespace(cluster: Cluster) -> None:
     demo.uninstall(cluster)
     demo.delete_a_bystander(cluster)
+    service = f"tts.cosyvoice.io/service={demo.SERVICE}"
+    assert cluster.run("kubectl", "get", "all,hpa,pdb,configmaps", "-l", service, "-o", "name") == ""
     left = cluster.run("kubectl", "get", "apiservices,clusterroles,clusterrolebindings,crds", "-o", "name")
     assert [name for name in left.splitlines() if "cosyvoice" in name or "custom.metrics" in name] == []
 
@@ -79,6 +86,12 @@ def _autoscaler_condition(cluster: Cluster, kind: str) -> str | None:
     (autoscaler,) = json.loads(cluster.run("kubectl", "get", "hpa", "-o", "json"))["items"]
     conditions = autoscaler["status"].get("conditions", [])
     return next((condition["status"] for condition in conditions if condition["type"] == kind), None)
+
+
+def _events(cluster: Cluster, reason: str) -> list[dict[str, Any]]:
+    found = cluster.run("kubectl", "get", "events", "--field-selector", f"reason={reason}", "-o", "json")
+    events: list[dict[str, Any]] = json.loads(found)["items"]
+    return events
 
 
 def _recognise(spoken: speech.Speech) -> str:
