@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +36,8 @@ class PoolPlan:
     signals: tuple[Signal, ...]
     startup_seconds: int
     image: str
+    mounts: tuple[str, ...]
+    """The objects of the user's that a worker's pod mounts, in words: without them it does not start."""
 
     @property
     def node_labels(self) -> list[str]:
@@ -52,6 +55,8 @@ class Plan:
     service: CosyVoiceService
     pools: tuple[PoolPlan, ...]
     worker_image: WorkerImage
+    served: frozenset[str] = frozenset()
+    """The optional kinds that the cluster has, as `group/version/Kind`."""
 
     @property
     def autoscaled(self) -> bool:
@@ -64,11 +69,13 @@ class Plan:
         return f"http://{metadata.name}.{metadata.namespace}.svc" + ("" if port == 80 else f":{port}")
 
 
-def plan(service: CosyVoiceService, settings: Settings) -> Plan:
-    """Raises SpecError for what schema and CEL cannot see: it takes the catalogue to know."""
+def plan(service: CosyVoiceService, settings: Settings, served: frozenset[str] = frozenset()) -> Plan:
+    """`served` are the optional kinds that the cluster has, as `group/version/Kind`.
+
+    Raises SpecError for what schema and CEL cannot see: it takes the catalogue to know."""
     cards = settings.catalogue.cards
     pools = tuple(_plan_pool(service, index, pool, cards, settings) for index, pool in enumerate(service.spec.pools))
-    return Plan(service, pools, settings.worker_image)
+    return Plan(service, pools, settings.worker_image, served)
 
 
 def child_name(service: str, pool: str) -> str:
@@ -116,7 +123,17 @@ def _plan_pool(
         signals=tuple(pool.signals or spec.autoscaling.signals),
         startup_seconds=spec.startup.timeout_seconds or card.startup_seconds,
         image=spec.image or settings.worker_image.reference(card.image_variant),
+        mounts=tuple(_mounts(service)),
     )
+
+
+def _mounts(service: CosyVoiceService) -> Iterator[str]:
+    spec = service.spec
+    if spec.model.source.persistent_volume_claim is not None:
+        claim = spec.model.source.persistent_volume_claim.claim_name
+        yield f"PersistentVolumeClaim {claim} (spec.model.source.persistentVolumeClaim)"
+    if spec.auth is not None and spec.auth.api_keys_secret_ref is not None:
+        yield f"Secret {spec.auth.api_keys_secret_ref.name} (spec.auth.apiKeysSecretRef)"
 
 
 def _precision(engine: Engine, index: int, pool: Pool, card: Card) -> Precision:

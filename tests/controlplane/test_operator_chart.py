@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cosyvoice_operator.api.settings import Settings
+from cosyvoice_operator.cluster.kinds import OPTIONAL
 from tests.cluster import binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.controlplane.operator_harness import CHART, eventually
@@ -152,9 +153,15 @@ def test_the_operator_may_do_no_more_than_it_does(helm: Path) -> None:
         ("apps", "deployments"): child,
         ("autoscaling", "horizontalpodautoscalers"): child,
         ("policy", "poddisruptionbudgets"): child,
+        ("networking.k8s.io", "ingresses"): child,
+        ("gateway.networking.k8s.io", "httproutes"): child,
+        ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},
         ("", "pods"): {"list", "watch"},
         ("events.k8s.io", "events"): {"create"},
         ("coordination.k8s.io", "leases"): {"list", "watch"},
     }
-    (lease,) = (rule for rule in role["rules"] if rule["resources"] == ["leases"])
-    assert lease["resourceNames"] == ["cosyvoice-operator"]
+    names = {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule}
+    assert names == {
+        "leases": ["cosyvoice-operator"],
+        "customresourcedefinitions": [f"{kind.plural}.{kind.group}" for kind in OPTIONAL],
+    }

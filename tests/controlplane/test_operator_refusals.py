@@ -35,6 +35,15 @@ REFUSED_AT_APPLY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown provider": ({"autoscaling": {"provider": "Magic"}}, "spec.autoscaling.provider"),
     "bad quantity": ({"pools": [{**POOL, "resources": {"requests": {"cpu": "four"}}}]}, "spec.pools[0].resources"),
     "no such port": ({"service": {"port": 0}}, "spec.service.port"),
+    "load balancer without auth": ({"service": {"type": "LoadBalancer"}}, "spec.auth is required"),
+    "ingress without auth": ({"service": {"ingress": {"host": "speech.example"}}}, "spec.auth is required"),
+    "route without auth": ({"service": {"httpRoute": {"parentRefs": [{"name": "gateway"}]}}}, "spec.auth is required"),
+    "keys without a secret": ({"auth": {"mode": "APIKeys"}}, "apiKeysSecretRef is required with mode APIKeys"),
+    "source ranges without a load balancer": (
+        {"service": {"loadBalancerSourceRanges": ["203.0.113.0/24"]}},
+        "loadBalancerClass and loadBalancerSourceRanges need type LoadBalancer",
+    ),
+    "node port without nodes": ({"service": {"nodePort": 30080}}, "nodePort needs type NodePort or LoadBalancer"),
 }
 
 

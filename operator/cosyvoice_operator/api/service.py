@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from cosyvoice_contract import GROUP
 from cosyvoice_operator.api.base import DnsLabel, DnsSubdomain, Model, cel, list_map
 from cosyvoice_operator.api.errors import SpecError
+from cosyvoice_operator.api.exposure import AUTH_RULE, Auth, Endpoint
 from cosyvoice_operator.api.kubernetes import (
-    Annotations,
     NodeSelector,
     PodTemplate,
     Resources,
@@ -236,19 +236,13 @@ class Disruption(Model):
     max_unavailable: Annotated[int, Field(ge=1, le=5_000)] = 1
 
 
-class Endpoint(Model):
-    """The Kubernetes Service in front of all pools; it bears the name of the CosyVoiceService."""
-
-    type: Literal["ClusterIP"] = "ClusterIP"
-    port: Annotated[int, Field(ge=1, le=65_535)] = 80
-    annotations: Annotations = Field(default_factory=dict)
-
-
 class Observability(Model):
     log_level: Literal["Debug", "Info", "Warning", "Error"] = "Info"
 
 
 class Spec(Model):
+    model_config = ConfigDict(json_schema_extra=cel(AUTH_RULE))
+
     paused: bool = False
     """While true the operator changes no child of this service; status is kept up to date."""
     image: Annotated[str, Field(max_length=1024)] = ""
@@ -262,6 +256,7 @@ class Spec(Model):
     drain: Drain = Drain()
     disruption: Disruption = Disruption()
     service: Endpoint = Endpoint()
+    auth: Auth | None = None
     observability: Observability = Observability()
     pod_template: PodTemplate = PodTemplate()
     """For what no other field says."""
@@ -269,6 +264,12 @@ class Spec(Model):
     @model_validator(mode="after")
     def pools_once(self) -> Self:
         _unique("pools", "name", [pool.name for pool in self.pools])
+        return self
+
+    @model_validator(mode="after")
+    def auth_is_said(self) -> Self:
+        if self.auth is None and self.service.leaves_cluster:
+            raise ValueError(AUTH_RULE[1])
         return self
 
 

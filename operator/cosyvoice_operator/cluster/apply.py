@@ -10,13 +10,14 @@ from cosyvoice_contract import GROUP
 from cosyvoice_operator.api.errors import SpecError
 from cosyvoice_operator.api.service import KIND
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
-from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE, DEPLOYMENT, SERVICE, Kind, Object, kind_of
+from cosyvoice_operator.cluster.kinds import AUTOSCALER, BUDGET, COSYVOICE_SERVICE, DEPLOYMENT, Kind, Object, kind_of
 from cosyvoice_operator.cluster.store import FIELD_MANAGER, ServiceKey, Store
 from cosyvoice_operator.cluster.telemetry import APPLIES
 
 SEED_MANAGER: Final = "cosyvoice-operator-seed"
 """Owns `spec.replicas` where the operator set it; it applies nothing else, so nothing is lost when others take over."""
 
+_HASHED_NAMES: Final = (DEPLOYMENT, AUTOSCALER, BUDGET)
 _APPLY: Final = "application/apply-patch+yaml"
 _Key = tuple[Kind, str, str]
 
@@ -102,9 +103,10 @@ class Applier:
     async def _create(self, kind: Kind, manifest: Object, owner_uid: str) -> Object:
         """Without force, a first write takes no field from anybody: an object of that name is a conflict.
 
-        But for a Service, which need have no selector and has a name of the user's: there, what exists is asked for.
+        But for what bears the service's own name, which an object of the user's may have and say the same: there, what
+        exists is asked for.
         """
-        if kind is SERVICE and (found := await self._find(kind, manifest)) is not None:
+        if kind not in _HASHED_NAMES and (found := await self._find(kind, manifest)) is not None:
             _check_owner(kind, found, owner_uid)
             return await self._update(kind, manifest, found)
         try:

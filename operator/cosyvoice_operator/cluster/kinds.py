@@ -18,6 +18,10 @@ class Kind:
     version: str
     name: str
     plural: str
+    project: str = ""
+    """What brings the kind, where Kubernetes itself does not: then it may be missing."""
+    asked_for_by: str = ""
+    """The field of a CosyVoiceService for which such an object is made."""
 
     @property
     def api_version(self) -> str:
@@ -26,6 +30,11 @@ class Kind:
     @property
     def root(self) -> str:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def type_name(self) -> str:
+        """As `Plan.served` has it."""
+        return f"{self.api_version}/{self.name}"
 
     def collection(self, namespace: str) -> str:
         return f"{self.root}/namespaces/{namespace}/{self.plural}"
@@ -38,13 +47,21 @@ SERVICE: Final = Kind("", "v1", "Service", "services")
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 AUTOSCALER: Final = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+INGRESS: Final = Kind("networking.k8s.io", "v1", "Ingress", "ingresses")
 POD: Final = Kind("", "v1", "Pod", "pods")
 COSYVOICE_SERVICE: Final = Kind(GROUP, VERSION, KIND, PLURAL)
 
-CHILDREN: Final = (SERVICE, DEPLOYMENT, AUTOSCALER, BUDGET)
-"""What the operator makes."""
+CHILDREN: Final = (SERVICE, DEPLOYMENT, AUTOSCALER, BUDGET, INGRESS)
+"""What the operator makes of Kubernetes' own kinds."""
 
-_BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in CHILDREN}
+HTTP_ROUTE: Final = Kind(
+    "gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", "the Gateway API", "spec.service.httpRoute"
+)
+
+OPTIONAL: Final = (HTTP_ROUTE,)
+"""What it makes where the cluster has the kind."""
+
+_BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in (*CHILDREN, *OPTIONAL)}
 
 
 def kind_of(manifest: Object) -> Kind:

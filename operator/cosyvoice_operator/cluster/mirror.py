@@ -34,6 +34,7 @@ class Mirror:
     The copy is kept when the connection is lost, and is caught up when it is back.
 
     slim: makes of an object what is kept of it. key: by what `of` finds objects, of what is kept.
+    on_gone: called with what was kept of an object that is gone.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Mirror:
         label_selector: str = "",
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
+        on_gone: Callable[[Object], None] = lambda _: None,
         slim: Callable[[Object], Object] = without_managed_fields,
         key: Callable[[Object], Hashable] = lambda _: None,
     ) -> None:
@@ -53,6 +55,7 @@ class Mirror:
             key: value for key, value in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if value
         }
         self._on_change = on_change
+        self._on_gone = on_gone
         self._slim = slim
         self._key = key
         self._objects: dict[str, Object] = {}
@@ -101,11 +104,14 @@ class Mirror:
 
     async def _list(self) -> str:
         listing = await self._server.request("GET", self._path, query=self._selectors)
+        before = dict(self._objects)
         # One mapping for life, so that whoever holds `objects` sees what comes later.
         self._objects.clear()
         self._by_key.clear()
         for item in listing["items"]:
             self._put(item)
+        for uid in before.keys() - self._objects.keys():
+            self._on_gone(before[uid])
         self._heard()
         self.synced.set()
         self._on_change()
@@ -126,9 +132,11 @@ class Mirror:
             version = item["metadata"]["resourceVersion"]
             if event["type"] == "BOOKMARK":
                 continue
-            self._drop(item["metadata"]["uid"])
+            kept = self._drop(item["metadata"]["uid"])
             if event["type"] != "DELETED":
                 self._put(item)
+            elif kept is not None:
+                self._on_gone(kept)
             self._on_change()
         return version
 
@@ -136,13 +144,14 @@ class Mirror:
         uid, kept = item["metadata"]["uid"], self._slim(item)
         self._objects[uid] = self._by_key[self._key(kept)][uid] = kept
 
-    def _drop(self, uid: str) -> None:
+    def _drop(self, uid: str) -> Object | None:
         kept = self._objects.pop(uid, None)
         if kept is not None:
             key = self._key(kept)
             del self._by_key[key][uid]
             if not self._by_key[key]:
                 del self._by_key[key]
+        return kept
 
     def _heard(self) -> None:
         self._heard_at = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cosyvoice_operator.desired.disruption import budget
+from cosyvoice_operator.desired.exposure import exposure
 from cosyvoice_operator.desired.metadata import Manifest
 from cosyvoice_operator.desired.scaling import autoscaler
 from cosyvoice_operator.desired.service import service
@@ -18,4 +19,5 @@ def children(plan: Plan) -> list[Manifest]:
         if plan.autoscaled:
             manifests.append(autoscaler(plan, pool))
         manifests.append(budget(plan, pool))
+    manifests += exposure(plan)
     return manifests

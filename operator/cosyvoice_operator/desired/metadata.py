@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cosyvoice_contract import LABEL_CARD, LABEL_MANAGED_BY, LABEL_POOL, LABEL_SERVICE, MANAGED_BY
@@ -20,6 +21,11 @@ def metadata(plan: Plan, name: str, pool: PoolPlan | None = None) -> Manifest:
     if plan.service.metadata.uid:  # a manifest that is not in a cluster has none yet
         result["ownerReferences"] = [_owner(plan)]
     return result
+
+
+def annotated(given: Mapping[str, str]) -> Manifest:
+    """The part of metadata that a user adds to; nothing where there are none."""
+    return {"annotations": dict(sorted(given.items()))} if given else {}
 
 
 def _owner(plan: Plan) -> Manifest:

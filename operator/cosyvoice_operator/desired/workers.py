@@ -10,6 +10,7 @@ from typing import Any
 import cosyvoice_contract as contract
 from cosyvoice_operator.api.kubernetes import Toleration
 from cosyvoice_operator.api.service import ModelSource
+from cosyvoice_operator.desired.auth import key_environment, key_mounts, key_volumes
 from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_labels, pool_selector
 from cosyvoice_operator.desired.overrides import merged
 from cosyvoice_operator.plan import Plan, PoolPlan
@@ -75,10 +76,11 @@ def _strategy(rollout: str) -> Manifest:
 
 def _pod(plan: Plan, pool: PoolPlan) -> Manifest:
     spec = plan.service.spec
-    volumes = [{"name": "tmp", "emptyDir": {}}]
+    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
     claim = spec.model.source.persistent_volume_claim
     if claim is not None:
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}})
+    volumes += key_volumes(plan)
     pod: Manifest = {
         "containers": [_container(plan, pool)],
         "volumes": volumes,
@@ -136,6 +138,7 @@ def _container(plan: Plan, pool: PoolPlan) -> Manifest:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - inside the container, an emptyDir
     if spec.model.source.persistent_volume_claim is not None:
         mounts.append({"name": "models", "mountPath": MODELS_MOUNT, "readOnly": True})
+    mounts += key_mounts(plan)
     return {
         "name": contract.WORKER_CONTAINER,
         "image": pool.image,
@@ -184,6 +187,7 @@ def _environment(plan: Plan, pool: PoolPlan) -> dict[str, str]:
         contract.ENV_DRAIN_SECONDS: str(spec.drain.timeout_seconds),
         contract.ENV_MEMORY_GUARD_PERCENT: str(pool.memory_guard_percent),
         contract.ENV_LOG_LEVEL: spec.observability.log_level.lower(),
+        **key_environment(plan),
     }
 
 

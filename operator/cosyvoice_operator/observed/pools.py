@@ -18,6 +18,8 @@ Object = Mapping[str, Any]
 SETTLING_SECONDS = 300
 """How long a pod may wait for a node before that is news: node autoscalers bring a machine with a GPU in three to six
 minutes."""
+MOUNTING_SECONDS = 120
+"""How long a pod on its node may wait for its volumes: a network disk takes up to a minute to be attached."""
 MESSAGE_MAX = 500
 _BEFORE_OR_BY_LABELS = re.compile(
     r"(\d+) node\(s\) (?:didn't match Pod's node affinity|had untolerated taint|were unschedulable)"
@@ -31,8 +33,8 @@ class Problem:
     """Why a worker does not come up."""
 
     reason: str
-    """`ModelLoadFailed`, `WorkerCrashed`, `OOMKilled`, `ImageNotPullable`, `ConfigurationRefused`, `Unschedulable`,
-    `NoNodeForCard`, `QuotaExceeded` or `AdmissionDenied`."""
+    """`ModelLoadFailed`, `WorkerCrashed`, `OOMKilled`, `ImageNotPullable`, `ConfigurationRefused`, `VolumeMissing`,
+    `Unschedulable`, `NoNodeForCard`, `QuotaExceeded` or `AdmissionDenied`."""
     message: str
     due_in: float = 0.0
     """Seconds until it counts as blocking; until then it may still settle by itself."""
@@ -132,6 +134,7 @@ def _problem(
     problems.append(_refused(status))
     draining = any("deletionTimestamp" in pod["metadata"] for pod in pods)
     patience = SETTLING_SECONDS + (drain_seconds if draining else 0)
+    problems += [_unmounted(plan, pod, now) for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     problems += [_unschedulable(plan, pod, patience, now) for pod in pods]
     return next((problem for problem in problems if problem is not None), None)
 
@@ -181,6 +184,22 @@ def _refused(status: Mapping[str, Any]) -> Problem | None:
             message = _short(condition.get("message", ""))
             return Problem("QuotaExceeded" if "exceeded quota" in message else "AdmissionDenied", message)
     return None
+
+
+def _unmounted(plan: PoolPlan, pod: Object, now: datetime.datetime) -> Problem | None:
+    """Placed on a node, but the kubelet has no sandbox for it: its volumes come first. What exactly is missing is in
+    the kubelet's Events, which the operator has no right to read, as it has none to read Secrets."""
+    condition = _condition(pod, "PodReadyToStartContainers")
+    if condition.get("status") != "False" or pod["status"].get("phase") != "Pending":
+        return None
+    waited = (now - datetime.datetime.fromisoformat(condition["lastTransitionTime"])).total_seconds()
+    mounts = ", ".join(plan.mounts) or "nothing of the user's"
+    return Problem(
+        "VolumeMissing",
+        f"its node cannot set up a worker's pod, which mounts {mounts}; create what is missing "
+        f"(`kubectl describe pod {pod['metadata']['name']}` names it)",
+        max(0.0, MOUNTING_SECONDS - waited),
+    )
 
 
 def _unschedulable(plan: PoolPlan, pod: Object, patience: float, now: datetime.datetime) -> Problem | None:

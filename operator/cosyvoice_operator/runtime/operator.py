@@ -20,6 +20,7 @@ from cosyvoice_operator.cluster.store import ServiceKey, Store
 from cosyvoice_operator.runtime.capacities import Capacities
 from cosyvoice_operator.runtime.http import serve
 from cosyvoice_operator.runtime.leadership import Leadership
+from cosyvoice_operator.runtime.optional_kinds import OptionalKinds
 from cosyvoice_operator.runtime.queue import WorkQueue
 from cosyvoice_operator.runtime.reconciler import Reconciler
 from cosyvoice_operator.runtime.telemetry import DEAF_SECONDS, LEADS, QUEUE_DEPTH, RECONCILES, ServicesCollector
@@ -43,7 +44,15 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
         applier = Applier(server, store)
         capacities = Capacities(store)
         events = Events(server, identity)
-        reconciler = Reconciler(settings, store, applier, events, measured=lambda: capacities.measured)
+        optional = OptionalKinds(server, store, applier, namespace=None)
+        reconciler = Reconciler(
+            settings,
+            store,
+            applier,
+            events,
+            measured=lambda: capacities.measured,
+            served=lambda: optional.served,
+        )
         queue = WorkQueue[ServiceKey](_timed(reconciler))
         leadership = Leadership(server, own_namespace, "cosyvoice-operator", identity)
         watches = Watches(server, store, applier, queue, leadership)
@@ -60,7 +69,8 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
                 group.create_task(leadership.run()),
                 group.create_task(capacities.run(queue.add)),
                 group.create_task(events.run()),
-                group.create_task(_work(watches, store, queue, leadership)),
+                group.create_task(optional.run(queue.add)),
+                group.create_task(_work(watches, optional, store, queue, leadership)),
                 group.create_task(_resync(store, queue, settings.resync_seconds)),
             ]
             # kopf ends for SIGTERM and SIGINT; it raises when a watch cannot go on.
@@ -72,8 +82,11 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
             await leadership.resign()
 
 
-async def _work(watches: Watches, store: Store, queue: WorkQueue[ServiceKey], leadership: Leadership) -> None:
+async def _work(
+    watches: Watches, optional: OptionalKinds, store: Store, queue: WorkQueue[ServiceKey], leadership: Leadership
+) -> None:
     await watches.synced.wait()
+    await optional.synced.wait()
     logger.info("all kinds are listed")
     while True:
         await leadership.won()

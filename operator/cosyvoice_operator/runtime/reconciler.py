@@ -13,7 +13,16 @@ from cosyvoice_operator.api.settings import Settings
 from cosyvoice_operator.cluster.api_server import ApiError
 from cosyvoice_operator.cluster.apply import Applier, owned
 from cosyvoice_operator.cluster.events import Events
-from cosyvoice_operator.cluster.kinds import AUTOSCALER, CHILDREN, COSYVOICE_SERVICE, DEPLOYMENT, POD, Object, kind_of
+from cosyvoice_operator.cluster.kinds import (
+    AUTOSCALER,
+    CHILDREN,
+    COSYVOICE_SERVICE,
+    DEPLOYMENT,
+    OPTIONAL,
+    POD,
+    Object,
+    kind_of,
+)
 from cosyvoice_operator.cluster.store import ServiceKey, Store
 from cosyvoice_operator.desired.children import children
 from cosyvoice_operator.desired.replicas import replicas_to_set
@@ -55,13 +64,16 @@ class Reconciler:
         events: Events,
         *,
         measured: Callable[[], Mapping[str, float]],
+        served: Callable[[], frozenset[str]] = frozenset,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
+        """measured: pod uid -> audio seconds per second. served: optional kinds, as `group/version/Kind`."""
         self._settings = settings
         self._store = store
         self._applier = applier
         self._events = events
         self._measured = measured
+        self._served = served
         self._throttle = RolloutThrottle(settings.rollouts_at_once)
         self._now = now
 
@@ -97,7 +109,7 @@ class Reconciler:
     def _decide(self, key: ServiceKey, raw: Object) -> tuple[Plan, list[Object]]:
         """What is wanted of a service. Raises SpecError, also for what should not happen: a retry cannot mend that."""
         try:
-            planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings)
+            planned = plan(CosyVoiceService.parse(_manifest(raw)), self._settings, self._served())
             return planned, children(planned)
         except SpecError:
             raise
@@ -138,7 +150,7 @@ class Reconciler:
         if problem is not None:
             return _Outcome(problem, failure, queued)
         names = {(kind_of(manifest), manifest["metadata"]["name"]) for manifest in wanted}
-        for kind in CHILDREN:
+        for kind in (*CHILDREN, *OPTIONAL):
             for child in self._store.of_service(key, kind):
                 name = child["metadata"]["name"]
                 if (kind, name) not in names and owned(child, planned.service.metadata.uid):
@@ -160,8 +172,14 @@ class Reconciler:
         return live is not None and live["annotations"].get(ANNOTATION_TEMPLATE) != template
 
     async def _apply(self, planned: Plan, manifest: Object) -> None:
+        kind = kind_of(manifest)
+        if kind in OPTIONAL and kind.type_name not in planned.served:
+            raise SpecError(
+                "KindNotServed",
+                f"{kind.asked_for_by}: the cluster has no {kind.type_name}; install {kind.project} or remove the field",
+            )
         applied = await self._applier.apply(manifest, planned.service.metadata.uid)
-        if kind_of(manifest) is DEPLOYMENT:
+        if kind is DEPLOYMENT:
             pool = next(pool for pool in planned.pools if pool.child_name == manifest["metadata"]["name"])
             # The Deployment controller has not seen it yet, so nobody can have scaled it.
             new = not applied["status"]

@@ -109,6 +109,22 @@ def test_a_pod_that_is_refused_blocks_the_rollout(message: str, reason: str) -> 
     assert condition(shown, "RolloutBlocked")["reason"] == reason
 
 
+def test_a_pod_whose_volumes_do_not_come_names_what_it_mounts() -> None:
+    plan = planned(auth={"mode": "APIKeys", "apiKeysSecretRef": {"name": "keys"}})
+    unmounted = pod(phase="Pending", container={"state": {"waiting": {"reason": "ContainerCreating"}}})
+    since = (NOW - datetime.timedelta(seconds=100)).isoformat()
+    unmounted["status"]["conditions"] = [
+        {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": since}
+    ]
+    seen = facts(deployment(replicas=2), pods=(unmounted,), plan=plan)
+    assert condition(status(seen), "RolloutBlocked")["status"] == "False", "a disk may take its time"
+    assert recheck_after(seen) == 20
+    unmounted["status"]["conditions"][0]["lastTransitionTime"] = EARLIER
+    blocked = condition(status(facts(deployment(replicas=2), pods=(unmounted,), plan=plan)), "RolloutBlocked")
+    assert (blocked["status"], blocked["reason"]) == ("True", "VolumeMissing")
+    assert "Secret keys (spec.auth.apiKeysSecretRef)" in blocked["message"]
+
+
 def waiting_since(seconds: float) -> dict[str, str]:
     since = NOW - datetime.timedelta(seconds=seconds)
     return {

@@ -68,6 +68,25 @@ OVERRIDES = {
         ],
         disruption={"maxUnavailable": 2},
     ),
+    "exposed": manifest(
+        service={
+            "type": "LoadBalancer",
+            "loadBalancerClass": "example.com/internal",
+            "loadBalancerSourceRanges": ["203.0.113.0/24"],
+            "nodePort": 30080,
+            "ingress": {
+                "className": "nginx",
+                "host": "speech.example",
+                "tlsSecretName": "speech-tls",
+                "annotations": {"nginx.ingress.kubernetes.io/proxy-buffering": "off"},
+            },
+            "httpRoute": {
+                "parentRefs": [{"name": "gateway", "namespace": "edge", "sectionName": "https"}],
+                "hostnames": ["speech.example"],
+            },
+        },
+        auth={"mode": "APIKeys", "apiKeysSecretRef": {"name": "speech-keys"}},
+    ),
     "quickstart": yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text()),
 }
 SERVICES: dict[str, Any] = {f"card-{card}": manifest(pools=[pool(card=card)]) for card in CARDS} | OVERRIDES
@@ -97,7 +116,9 @@ def test_pods_pass_pod_security_restricted(name: str) -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert all(set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim"} for volume in pod["volumes"])
+        assert all(
+            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "secret"} for volume in pod["volumes"]
+        )
 
 
 @pytest.mark.parametrize("name", SERVICES)
