@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from cosyvoice_worker.audio import recordings
 from cosyvoice_worker.audio.recordings import UndecodableAudio, decode_recording
 
 PROMPTS = Path(__file__).parents[3] / "models" / "prompts"
+CONTAINERS = Path(__file__).parent / "data"
+"""3 s of the tone below, encoded by FFmpeg in the shapes that phones, Chrome and Safari (fragmented) record."""
 
 
 def recorded(
@@ -44,9 +47,60 @@ def test_the_formats_that_people_have(container, subtype, rate):
     assert np.sqrt((recording.pcm**2).mean()) == pytest.approx(0.3 / np.sqrt(2), rel=0.05)
 
 
+needs_codecpod = pytest.mark.skipif(
+    recordings.codecpod is None, reason="codecpod is not installed: run `make setup` (it has wheels for x86_64 only)"
+)
+
+
+@needs_codecpod
+@pytest.mark.parametrize(
+    ("name", "rate", "delay"), [("phone.m4a", 44100, 0.0), ("safari.mp4", 48000, 0.03), ("chrome.webm", 48000, 0.01)]
+)
+def test_what_phones_and_browsers_record(name, rate, delay):
+    recording = decode_recording((CONTAINERS / name).read_bytes(), 30)
+    assert recording.sample_rate == rate
+    assert (recording.pcm.dtype, recording.pcm.ndim) == (np.float32, 1)
+    assert len(recording.pcm) / rate == pytest.approx(3.0 + delay, abs=0.03)
+    assert np.sqrt((recording.pcm**2).mean()) == pytest.approx(0.3 / np.sqrt(2), rel=0.05)
+
+
+@needs_codecpod
+def test_a_long_recording_of_a_browser_is_decoded_no_further_than_needed():
+    recording = decode_recording((CONTAINERS / "chrome.webm").read_bytes(), max_seconds=1)
+    assert 1.9 < len(recording.pcm) / recording.sample_rate <= 2
+
+
+@pytest.mark.parametrize("name", ["phone.m4a", "chrome.webm"])
+def test_where_ffmpegs_decoders_are_missing_it_says_what_to_send(name, monkeypatch):
+    monkeypatch.setattr(recordings, "codecpod", None)
+    with pytest.raises(UndecodableAudio, match="not decoded on this machine; send wav, mp3, ogg or flac"):
+        decode_recording((CONTAINERS / name).read_bytes(), 30)
+
+
+@needs_codecpod
+@pytest.mark.parametrize(
+    "data",
+    [
+        (CONTAINERS / "phone.m4a").read_bytes()[:600],
+        (CONTAINERS / "chrome.webm").read_bytes()[:100],
+        b"\x00\x00\x00\x18ftypM4A " + bytes(200),
+    ],
+    ids=["m4a cut", "webm cut", "m4a of zeros"],
+)
+def test_a_container_without_audio_is_refused_with_what_to_send(data):
+    with pytest.raises(UndecodableAudio, match="send wav, mp3, m4a, webm, ogg or flac"):
+        decode_recording(data, 30)
+
+
+def test_a_playlist_is_not_followed_to_other_files():
+    playlist = f"#EXTM3U\n#EXTINF:3,\nfile://{CONTAINERS / 'phone.m4a'}\n".encode()
+    with pytest.raises(UndecodableAudio):
+        decode_recording(playlist, 30)
+
+
 @pytest.mark.parametrize("data", [b"", b"not audio at all", recorded()[:30]], ids=["empty", "text", "cut"])
 def test_what_is_no_audio_is_refused_with_what_to_send(data):
-    with pytest.raises(UndecodableAudio, match="send wav, flac, ogg or mp3"):
+    with pytest.raises(UndecodableAudio, match="send wav, mp3, m4a, webm, ogg or flac"):
         decode_recording(data, 30)
 
 

@@ -45,7 +45,8 @@ class SpeechRequest(BaseModel):
     ref_audio: Annotated[
         str | None,
         Field(
-            description="Ours: a recording (base64 or a data URI) whose voice speaks; wav, flac, ogg or mp3, 3 to 10 s."
+            description="Ours: a recording (base64 or a data URI) whose voice speaks; wav, mp3, m4a, webm, ogg or "
+            "flac, 3 to 10 s."
         ),
     ] = None
     ref_text: Annotated[

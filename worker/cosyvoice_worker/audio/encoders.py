@@ -12,6 +12,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from cosyvoice_worker.audio import aac
+
 Pcm = NDArray[np.float32]
 """(n,) mono, -1..1."""
 
@@ -133,6 +135,19 @@ def _set_ogg_page_latency(file: soundfile.SoundFile, milliseconds: float) -> Non
     soundfile._snd.sf_command(file._file, set_page_latency, value, soundfile._ffi.sizeof("double"))
 
 
+class AacEncoder:
+    """AAC-LC in ADTS frames, which say their own rate and length, so that a player may join at any of them."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._stream = aac.AacStream(sample_rate)
+
+    def encode(self, pcm: Pcm) -> bytes:
+        return self._stream.encode(pcm16(pcm))
+
+    def finish(self) -> bytes:
+        return self._stream.finish()
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     content_type: str
@@ -149,3 +164,6 @@ FORMATS: Final[dict[str, Format]] = {
     "wav": Format("audio/wav", WavEncoder, cheap=True),
     "pcm": Format("audio/pcm", PcmEncoder, cheap=True),
 }
+"""What this machine can make: the worker images have all that OpenAI names."""
+if aac.is_installed():
+    FORMATS["aac"] = Format("audio/aac", AacEncoder, cheap=False)
