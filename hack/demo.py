@@ -198,7 +198,7 @@ def working_workers(cluster: Cluster) -> list[str]:
     return working
 
 
-def wait_until(reached: Callable[[], bool], timeout: float, cluster: Cluster) -> None:
+def wait_until(reached: Callable[[], object], timeout: float, cluster: Cluster) -> None:
     deadline = time.monotonic() + timeout
     while not reached():
         if time.monotonic() > deadline:
