@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -11,10 +12,13 @@ from typing import Final, Literal
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import Gpu, GpuReading, UtilizationMeter
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
-from cosyvoice_worker.engine.requests import Refused
-from cosyvoice_worker.engine.voices import VoiceBook
+from cosyvoice_worker.engine.requests import Refused, Voice
+from cosyvoice_worker.live_files import Reloads, follow
 from cosyvoice_worker.scheduling.service import SpeechService
 from cosyvoice_worker.settings import Settings
+from cosyvoice_worker.voices.catalogue import VoiceCatalogue
+from cosyvoice_worker.voices.presets import PresetVoices
+from cosyvoice_worker.voices.store import VoiceStore
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +32,10 @@ class Engine:
     """What a loaded model comes to: the service that speaks and the voices it speaks in."""
 
     service: SpeechService
-    voices: VoiceBook
+    voices: tuple[Voice, ...]
+    """The model's own, or the image's for a model that brings none; at least one, the first is the default."""
     recorded: RecordedVoices
-    """Makes voices of recordings that come with requests."""
+    """Makes voices of recordings."""
     gpu: Gpu | None
     """None on the CPU."""
 
@@ -46,6 +51,9 @@ class Worker:
         self._load = load
         self._engine: Engine | None = None
         self._utilization: UtilizationMeter | None = None
+        self._catalogue: VoiceCatalogue | None = None
+        self.reloads = Reloads()
+        self._following: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Load and warm up. Returns when the worker is ready; raises what the loading raised."""
@@ -58,17 +66,25 @@ class Worker:
             self._utilization.start()
         self.phase = "WarmingUp"
         try:
-            await engine.service.start(engine.voices.default)
+            catalogue = self._catalogue_of(engine)
+            await asyncio.to_thread(catalogue.refresh)
+            await engine.service.start(engine.voices[0])
         except BaseException:  # cancelled by SIGTERM, or it cannot speak: its thread must not outlive it
             await engine.service.stop()
             raise
-        self._engine = engine
+        self._engine, self._catalogue = engine, catalogue
+        self._following.append(asyncio.create_task(follow(catalogue.refresh)))
         self.phase = "Ready"
         seconds = time.perf_counter() - started
         self.on_ready(seconds)
-        log.info(
-            "ready", extra={"seconds": round(seconds, 2), "voices": [voice.name for voice in engine.voices.voices]}
-        )
+        names = [voice.name for voice in catalogue.book.voices]
+        log.info("ready", extra={"seconds": round(seconds, 2), "voices": names})
+
+    def _catalogue_of(self, engine: Engine) -> VoiceCatalogue:
+        folder = self.settings.voice_store_dir
+        presets = PresetVoices(self.settings.voices_file, engine.recorded, self.reloads)
+        store = None if folder is None else VoiceStore(folder, self.reloads)
+        return VoiceCatalogue(engine.voices, presets, store, engine.recorded, self.reloads)
 
     async def drain(self) -> bool:
         """Take nothing more, let what runs finish. True when all did within the drain time."""
@@ -80,6 +96,8 @@ class Worker:
 
     async def stop(self) -> None:
         self.phase = "Stopped"
+        for task in self._following:
+            task.cancel()
         if self._utilization is not None:
             self._utilization.stop()
         if self._engine is not None:
@@ -102,11 +120,11 @@ class Worker:
             raise Refused("NotReady", _RETRY_SECONDS)
         return self._engine.service
 
-    def voices(self) -> VoiceBook:
+    def voices(self) -> VoiceCatalogue:
         """Or `Refused`, as above."""
         self.ready_service()
-        assert self._engine is not None
-        return self._engine.voices
+        assert self._catalogue is not None
+        return self._catalogue
 
     def recorded_voices(self) -> RecordedVoices:
         """Or `Refused`, as above."""

@@ -44,6 +44,10 @@ class Settings(BaseSettings):
     queue_seconds: float = Field(30.0, gt=0, le=600, description="a request waits at most this long for its turn")
     memory_guard_percent: int = Field(85, ge=1, le=100)
 
+    voices_file: Path | None = Field(None, description="voices and aliases of the service, JSON; read when it changes")
+    voice_store_dir: Path | None = Field(None, description="where uploaded voices are kept; none: no uploads")
+    max_uploaded_voices: int = Field(200, ge=1, le=10_000, description="more uploads than these are refused")
+
     listen_host: str = Field("", description="address to listen on; empty: all, IPv4 and IPv6")
     listen_port: int = Field(WORKER_PORT, ge=0, le=65535)
     """Not `port`: Kubernetes' service links would set COSYVOICE_PORT for a Service named `cosyvoice`."""

@@ -17,7 +17,6 @@ from cosyvoice_worker.engine.modules import build
 from cosyvoice_worker.engine.modules.build import LoadedModel
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
 from cosyvoice_worker.engine.requests import Voice
-from cosyvoice_worker.engine.voices import VoiceBook
 from cosyvoice_worker.lifecycle import Engine
 from cosyvoice_worker.models.directory import ModelDirectoryError, open_directory
 from cosyvoice_worker.scheduling.service import Options, SpeechService
@@ -73,8 +72,8 @@ async def load_engine(settings: Settings) -> Engine:
         ),
     )
     recorded = RecordedVoices(model.recordings)
-    voices = list(service.voices.values()) or [await asyncio.to_thread(default_voice, settings, recorded)]
-    return Engine(service, VoiceBook(voices), recorded, gpu)
+    voices = tuple(service.voices.values()) or (await asyncio.to_thread(default_voice, settings, recorded),)
+    return Engine(service, voices, recorded, gpu)
 
 
 def default_voice(settings: Settings, recorded: RecordedVoices) -> Voice:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from cosyvoice_worker import startup
+from cosyvoice_worker import live_files, startup
 from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, SynthesisRequest, Usage
 from cosyvoice_worker.lifecycle import Engine
 from cosyvoice_worker.scheduling import service as scheduling
@@ -40,6 +40,8 @@ class Running:
     server: Server
     thread: threading.Thread
     engines: list[Engine]
+    voices_file: Path = Path("/nonexistent")
+    voice_store: Path = Path("/nonexistent")
     load_when_ready: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -107,16 +109,21 @@ def ask(server: Running, **body: object) -> socket.socket:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[Running]:
-    """One server for all tests that leave it running."""
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests that leave it running, and the voices as they were."""
     torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("mounted")
+    file, store = folder / "voices.json", folder / "store"
+    store.mkdir()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_files, "POLL_SECONDS", 0.05)
         patch.setattr(scheduling, "CALIBRATION_SECONDS", 0.0)
-        server = start(max_running=4, max_queued=2)
+        server = start(max_running=4, max_queued=2, voices_file=file, voice_store_dir=store, max_uploaded_voices=3)
         eventually(lambda: server.get("/readyz").status_code == 200, seconds=120)
-    server.load_when_ready = server.get("/load").json()
-    yield server
-    server.end()
+        server.voices_file, server.voice_store = file, store
+        server.load_when_ready = server.get("/load").json()
+        yield server
+        server.end()
 
 
 @pytest.fixture

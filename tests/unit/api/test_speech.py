@@ -255,7 +255,7 @@ def test_a_full_worker_refuses_before_it_looks_at_the_recording_and_counts_that_
 
 
 def test_two_recordings_at_a_time_are_made_into_voices(server, script, monkeypatch):
-    voice = server.engine.voices.default
+    voice = server.engine.voices[0]
     now, most = [], []
 
     def slow(recording: bytes, text: str) -> Voice:

@@ -27,7 +27,7 @@ def settings(folder: Path, **said: object) -> Settings:
 
 async def test_a_model_without_voices_speaks_in_that_of_the_images_recording(without_voices):
     engine = await load_engine(settings(without_voices, default_prompt_dir=PROMPTS))
-    voice = engine.voices.default
+    voice = engine.voices[0]
     assert voice.name == "default"
     assert voice.prompt_text == (PROMPTS / "default.txt").read_text().strip()
     assert len(voice.prompt_mel) == 2 * len(voice.prompt_tokens) > 200
@@ -65,6 +65,6 @@ def test_the_served_name_is_the_one_given_or_the_directorys(tmp_path):
 
 async def test_a_random_model_is_made_by_size_and_seed_and_an_unknown_size_is_named():
     engine = await load_engine(Settings(model_random="Tiny:3", device="cpu"))
-    assert engine.voices.default.name == "random"
+    assert engine.voices[0].name == "random"
     with pytest.raises(ModelDirectoryError, match=r"COSYVOICE_MODEL_RANDOM=Huge:3: .* Tiny"):
         await load_engine(Settings(model_random="Huge:3", device="cpu"))

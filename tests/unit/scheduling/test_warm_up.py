@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
-from cosyvoice_worker.engine.voices import VoiceBook
 from cosyvoice_worker.lifecycle import Engine, Worker
 from cosyvoice_worker.scheduling import service as scheduling
 from cosyvoice_worker.scheduling.service import Options, SpeechService
@@ -20,7 +19,7 @@ def worker() -> tuple[Worker, SpeechService]:
     service = SpeechService(model(), Options("tiny", max_running=2))
 
     async def load(_: Settings) -> Engine:
-        return Engine(service, VoiceBook([voice()]), RecordedVoices(model().recordings), None)
+        return Engine(service, (voice(),), RecordedVoices(model().recordings), None)
 
     return Worker(read_settings(["--model-dir", "tiny", "--device", "cpu"]), load), service
 

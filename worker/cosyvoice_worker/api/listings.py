@@ -1,4 +1,4 @@
-"""What is served here: models and voices, in the shapes that clients read."""
+"""Which model is served here, in the shapes that clients read."""
 
 from __future__ import annotations
 
@@ -37,9 +37,3 @@ async def model(name: str, request: Request) -> dict[str, object]:
 async def audio_models(request: Request) -> dict[str, object]:
     worker: Worker = request.app.state.worker
     return {"models": [{"id": worker.settings.served_name, "name": worker.settings.served_name}]}
-
-
-@router.get("/v1/audio/voices", summary="Voices, and the aliases that lead to them")
-async def voices(request: Request) -> dict[str, object]:
-    worker: Worker = request.app.state.worker
-    return {"voices": [{"id": name, "name": name, "object": "voice"} for name in worker.voices().names]}

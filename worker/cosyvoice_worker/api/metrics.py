@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,7 +13,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cosyvoice_contract import LoadReport
@@ -38,6 +38,7 @@ class Metrics:
         gpu: Callable[[], GpuReading | None],
         model_name: str,
         ready: Callable[[], bool],
+        reloads: Callable[[], Iterable[tuple[str, str, int]]],
     ) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -75,7 +76,7 @@ class Metrics:
             registry=self.registry,
         )
         self.load_seconds = Gauge("cosyvoice_model_load_seconds", "From start to ready", registry=self.registry)
-        self.registry.register(_Readings(load, gpu, model_name, ready))
+        self.registry.register(_Readings(load, gpu, model_name, ready, reloads))
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)
@@ -88,20 +89,30 @@ class _Readings(Collector):
         gpu: Callable[[], GpuReading | None],
         model_name: str,
         ready: Callable[[], bool],
+        reloads: Callable[[], Iterable[tuple[str, str, int]]],
     ) -> None:
         self._load = load
         self._gpu = gpu
         self._model_name = model_name
         self._ready = ready
+        self._reloads = reloads
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Metric]:
         return iter(())
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily("cosyvoice_model_info", "The model served", labels=["model"])
         info.add_metric([self._model_name], 1)
         yield info
         yield GaugeMetricFamily("cosyvoice_ready", "1 when requests are taken", value=float(self._ready()))
+        reloads = CounterMetricFamily(
+            "cosyvoice_reloads",
+            "Files that were read because they had changed: taken, or failed and what was there before stays",
+            labels=["what", "outcome"],
+        )
+        for what, outcome, count in self._reloads():
+            reloads.add_metric([what, outcome], count)
+        yield reloads
         load = self._load()
         if load is not None:
             yield from _load_gauges(load)

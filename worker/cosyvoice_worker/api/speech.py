@@ -11,16 +11,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cosyvoice_worker.api import errors
+from cosyvoice_worker.api.choice_of_voice import named_voice, recorded_voice
 from cosyvoice_worker.api.errors import ApiError, invalid
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.api.speech_request import OPENAI_MODELS, SpeechRequest, parse
 from cosyvoice_worker.audio.encoders import FORMATS, Encoder, Format, Pcm
-from cosyvoice_worker.engine.frontend.recording import RecordingError
 from cosyvoice_worker.engine.frontend.text import speakable, without_control_tokens
 from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, SynthesisRequest, Unspeakable, Voice
 
@@ -35,8 +35,6 @@ _T = TypeVar("_T")
 
 DEFAULT_FORMAT = "mp3"
 """OpenAI's default."""
-RECORDINGS_AT_ONCE = 2
-"""Recordings that are made into voices at the same time: each takes a core."""
 
 
 @router.post(
@@ -69,7 +67,7 @@ async def speech(request: Request) -> Response:
         synthesis = SynthesisRequest(
             request_id=request_id,
             text=asked.input,
-            voice=await _voice(asked, worker, request.app.state.recordings),
+            voice=await _voice(asked, request.app),
             instruct=without_control_tokens(asked.instructions or "").strip(),
             language=(asked.language or "").strip(),
             seed=asked.seed,
@@ -128,24 +126,14 @@ def _checked(asked: SpeechRequest, worker: Worker) -> Format:
     return FORMATS[name]
 
 
-async def _voice(asked: SpeechRequest, worker: Worker, recordings: asyncio.Semaphore) -> Voice:
+async def _voice(asked: SpeechRequest, app: FastAPI) -> Voice:
     """The voice of the recording that came with the request, or the one it names."""
     recording = asked.recording
     if recording is not None:
-        recorded = worker.recorded_voices()
-        try:
-            async with recordings:
-                return await asyncio.to_thread(recorded.voice, recording, asked.ref_text or "")
-        except RecordingError as error:
-            raise invalid("ref_audio", f"ref_audio: {error}") from None
+        return await recorded_voice(app, recording, asked.ref_text or "")
     if asked.ref_text:
         raise invalid("ref_text", "ref_text comes without ref_audio; send the recording whose words it has")
-    book = worker.voices()
-    voice = book.find(asked.voice_name)
-    if voice is None:
-        known = ", ".join(book.names[:20])
-        raise invalid("voice", f"voice {asked.voice_name!r} is not known here; use one of {known}", "voice_not_found")
-    return voice
+    return await named_voice(app, asked.voice_name)
 
 
 def _as_api_error(error: Exception) -> ApiError:

@@ -1,10 +1,11 @@
-"""Voices made of recordings that come with a request; each is computed once and kept while it is used."""
+"""Voices made of recordings, whoever brings them; each is computed once and kept, by its content, while it is used."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -38,7 +39,7 @@ class RecordedVoices:
             known = self._voices.get(key)
             if known is not None:
                 self._voices.move_to_end(key)
-                return known
+                return known if name in ("", known.name) else replace(known, name=name)
         try:
             decoded = decode_recording(recording, MAX_SECONDS)
         except UndecodableAudio as error:
