@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosyvoice_worker.api import choice_of_voice, errors, listings, playground, probes, speech, voices
+from cosyvoice_worker.api import choice_of_voice, errors, listings, native, playground, probes, speech, voices
 from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.engine.requests import Refused
@@ -45,7 +45,7 @@ def create_app(worker: Worker) -> FastAPI:
     )
     worker.on_ready = app.state.metrics.load_seconds.set
     errors.install(app)
-    for router in (speech.router, voices.router, listings.router, probes.router, playground.router):
+    for router in (speech.router, native.router, voices.router, listings.router, probes.router, playground.router):
         app.include_router(router)
     app.add_middleware(_BodyLimit)
     app.add_middleware(_RequestHeaders)

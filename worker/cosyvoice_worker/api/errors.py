@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from cosyvoice_worker.engine.requests import Refused
+from cosyvoice_worker.engine.requests import Refused, SynthesisFailed, Unspeakable
 
 
 class ApiError(Exception):
@@ -36,6 +37,14 @@ class ApiError(Exception):
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
+
+    def renamed(self, params: Mapping[str, str]) -> ApiError:
+        """The same for an API that calls the field something else; messages begin with its name."""
+        theirs = params.get(self.param or "")
+        if theirs is None:
+            return self
+        message = re.sub(rf"^{self.param}\b", theirs, self.message)
+        return ApiError(self.status, message, param=theirs, code=self.code, headers=self.headers)
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)
@@ -65,6 +74,28 @@ def refused(refusal: Refused) -> ApiError:
         code="rate_limit_exceeded",
         headers=headers,
     )
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told of an error that the engine or the API raised for its request."""
+    if isinstance(error, Refused):
+        return refused(error)
+    if isinstance(error, Unspeakable):
+        return invalid("input", str(error))
+    if isinstance(error, SynthesisFailed):
+        return ApiError(500, f"the speech could not be made: {error}", code="synthesis_failed")
+    if isinstance(error, ApiError):
+        return error
+    return ApiError(500, "the worker failed on this request; its log has the cause")
+
+
+def outcome(answer: ApiError) -> str:
+    """The name under which such an answer is counted."""
+    if answer.status == 429:
+        return "refused"
+    if answer.status == 503:
+        return "draining"
+    return "invalid" if answer.status < 500 else "failed"
 
 
 def install(app: FastAPI) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cosyvoice_worker.api import errors
+from cosyvoice_worker.api.account import Account
 from cosyvoice_worker.api.choice_of_voice import named_voice, recorded_voice
 from cosyvoice_worker.api.errors import ApiError, invalid
 from cosyvoice_worker.api.metrics import Metrics
@@ -51,33 +52,45 @@ DEFAULT_FORMAT = "mp3"
     },
 )
 async def speech(request: Request) -> Response:
+    async def asked() -> tuple[SpeechRequest, bytes | None]:
+        _no_foreign_page(request)
+        said = parse(await request.body())
+        return said, said.recording
+
+    return await answer_with_speech(request, asked)
+
+
+async def answer_with_speech(
+    request: Request,
+    read: Callable[[], Awaitable[tuple[SpeechRequest, bytes | None]]],
+    *,
+    streaming: bool = True,
+    params: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer to a request that `read` reads: what it asks for, and the recording that came with it.
+
+    `streaming`: as in `SynthesisRequest`. `params`: what this API calls our fields, for its errors. Raises `ApiError`.
+    """
     worker: Worker = request.app.state.worker
     metrics: Metrics = request.app.state.metrics
     request_id: str = request.scope["state"]["request_id"]
     started = time.perf_counter()
     try:
-        _no_foreign_page(request)
-        asked = parse(await request.body())
-        audio_format = _checked(asked, worker)
+        asked, recording = await read()
+        check_text(asked.input)
+        audio_format = chosen_format(asked, DEFAULT_FORMAT)
         service = worker.ready_service()
         retry_key = _retry_key(request, asked)
         refusal = service.would_refuse(len(asked.input.encode("utf-8", "surrogatepass")), retry_key)
         if refusal is not None:
             raise refusal
-        synthesis = SynthesisRequest(
-            request_id=request_id,
-            text=asked.input,
-            voice=await _voice(asked, request.app),
-            instruct=without_control_tokens(asked.instructions or "").strip(),
-            language=(asked.language or "").strip(),
-            seed=asked.seed,
-            retry_key=retry_key,
-            speed=asked.speed or 1.0,
+        synthesis = await synthesis_request(
+            request.app, asked, recording, request_id=request_id, retry_key=retry_key, streaming=streaming
         )
         stream = await service.submit(synthesis)
     except (ApiError, Refused, Unspeakable) as error:
-        answer = _as_api_error(error)
-        metrics.requests.labels(_outcome(answer)).inc()
+        answer = errors.as_api_error(error).renamed(params or {})
+        metrics.requests.labels(errors.outcome(answer)).inc()
         log.info("not taken", extra={"request_id": request_id, "status": answer.status, "reason": answer.message})
         raise answer from None
     if worker.settings.log_texts:
@@ -88,7 +101,7 @@ async def speech(request: Request) -> Response:
         sse=asked.stream_format == "sse",
         sample_rate=service.sample_rate,
         stall_seconds=worker.settings.write_stall_seconds,
-        account=_Account(metrics, request_id, started, synthesis.voice.name, asked.response_format or DEFAULT_FORMAT),
+        account=Account(metrics, request_id, started, synthesis.voice.name, asked.response_format or DEFAULT_FORMAT),
     )
 
 
@@ -112,23 +125,50 @@ def _retry_key(request: Request, asked: SpeechRequest) -> str:
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _checked(asked: SpeechRequest, worker: Worker) -> Format:
-    """The format to make; what can be told to be wrong without the engine is told here."""
-    if not speakable(asked.input):
+def check_text(text: str) -> None:
+    """A 400 for a text that nothing can be said of."""
+    if not speakable(text):
         message = "input holds nothing to say; send a text with at least one letter or digit"
         raise invalid("input", message, "empty_input")
-    name = asked.response_format or DEFAULT_FORMAT
+
+
+def chosen_format(asked: SpeechRequest, default: str) -> Format:
+    """The format to make, or a 400 that names those there are."""
+    name = asked.response_format or default
     if name not in FORMATS:
         raise invalid("response_format", f"response_format {name!r} is not available here; use {', '.join(FORMATS)}")
-    served = worker.settings.served_name
-    if asked.model and asked.model.strip().casefold() not in (served.casefold(), *OPENAI_MODELS):
-        raise errors.model_not_found(asked.model, served)
     return FORMATS[name]
 
 
-async def _voice(asked: SpeechRequest, app: FastAPI) -> Voice:
+async def synthesis_request(
+    app: FastAPI,
+    asked: SpeechRequest,
+    recording: bytes | None,
+    *,
+    request_id: str,
+    retry_key: str = "",
+    streaming: bool = True,
+) -> SynthesisRequest:
+    """What the engine is asked for. Raises `ApiError` where the model or the voice is none of ours."""
+    worker: Worker = app.state.worker
+    served = worker.settings.served_name
+    if asked.model and asked.model.strip().casefold() not in (served.casefold(), *OPENAI_MODELS):
+        raise errors.model_not_found(asked.model, served)
+    return SynthesisRequest(
+        request_id=request_id,
+        text=asked.input,
+        voice=await _voice(app, asked, recording),
+        instruct=without_control_tokens(asked.instructions or "").strip(),
+        language=(asked.language or "").strip(),
+        seed=asked.seed,
+        retry_key=retry_key,
+        streaming=streaming,
+        speed=asked.speed or 1.0,
+    )
+
+
+async def _voice(app: FastAPI, asked: SpeechRequest, recording: bytes | None) -> Voice:
     """The voice of the recording that came with the request, or the one it names."""
-    recording = asked.recording
     if recording is not None:
         return await recorded_voice(app, recording, asked.ref_text or "")
     if asked.ref_text:
@@ -136,69 +176,9 @@ async def _voice(asked: SpeechRequest, app: FastAPI) -> Voice:
     return await named_voice(app, asked.voice_name)
 
 
-def _as_api_error(error: Exception) -> ApiError:
-    if isinstance(error, Refused):
-        return errors.refused(error)
-    if isinstance(error, Unspeakable):
-        return invalid("input", str(error))
-    if isinstance(error, SynthesisFailed):
-        return ApiError(500, f"the speech could not be made: {error}", code="synthesis_failed")
-    assert isinstance(error, ApiError)
-    return error
-
-
-def _outcome(answer: ApiError) -> str:
-    if answer.status == 429:
-        return "refused"
-    if answer.status == 503:
-        return "draining"
-    return "invalid" if answer.status < 500 else "failed"
-
-
 class _Interrupted(Exception):
     """The stream failed after its first byte. Raised through to the server, which then closes the connection without
     the chunk that would mark a complete body."""
-
-
-class _Account:
-    """What is counted and logged about one request that was taken, however it ends."""
-
-    def __init__(self, metrics: Metrics, request_id: str, started: float, voice: str, audio_format: str) -> None:
-        self._metrics = metrics
-        self._started = started
-        self._first: float | None = None
-        self._audio_seconds = 0.0
-        self._gaps = 0
-        self._fields = {"request_id": request_id, "voice": voice, "format": audio_format}
-
-    def audio(self, seconds: float) -> None:
-        """`seconds` of audio are ready for the client now."""
-        now = time.perf_counter()
-        if self._first is None:
-            self._first = now
-            self._metrics.first_audio.observe(now - self._started)
-        elif now - self._first > self._audio_seconds:
-            self._gaps += 1
-            self._metrics.playback_gaps.inc()
-        self._audio_seconds += seconds
-        self._metrics.audio.inc(seconds)
-
-    def ended(self, outcome: str, error: str = "") -> None:
-        took = time.perf_counter() - self._started
-        self._metrics.requests.labels(outcome).inc()
-        if outcome == "completed" and self._audio_seconds:
-            self._metrics.rtf.observe(took / self._audio_seconds)
-            self._metrics.audio_per_request.observe(self._audio_seconds)
-        fields = self._fields | {
-            "outcome": outcome,
-            "seconds": round(took, 3),
-            "first_audio_seconds": None if self._first is None else round(self._first - self._started, 3),
-            "audio_seconds": round(self._audio_seconds, 3),
-            "gaps": self._gaps,
-        }
-        if error:
-            fields["error"] = error
-        log.log(logging.INFO if outcome in ("completed", "cancelled") else logging.ERROR, "spoken", extra=fields)
 
 
 class SpeechResponse(Response):
@@ -212,7 +192,7 @@ class SpeechResponse(Response):
         sse: bool,
         sample_rate: int,
         stall_seconds: float,
-        account: _Account,
+        account: Account,
     ) -> None:
         super().__init__(
             media_type="text/event-stream" if sse else audio_format.content_type,
@@ -245,8 +225,8 @@ class SpeechResponse(Response):
         try:
             first = await anext(self._stream, None)
         except (Refused, Unspeakable, SynthesisFailed) as error:
-            answer = _as_api_error(error)
-            self._account.ended(_outcome(answer), str(error))
+            answer = errors.as_api_error(error)
+            self._account.ended(errors.outcome(answer), str(error))
             await answer.response()(scope, receive, send)
             return
         if first is None:
@@ -265,7 +245,7 @@ class SpeechResponse(Response):
         except Exception as error:
             self._account.ended("interrupted", repr(error))
             if self._sse:
-                await self._write(send, _event({"type": "error", **_as_failure(error).body()}))
+                await self._write(send, _event({"type": "error", **errors.as_api_error(error).body()}))
             raise _Interrupted(str(error)) from error
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self._account.ended("completed")
@@ -300,12 +280,6 @@ class SpeechResponse(Response):
         if data:
             async with asyncio.timeout(self._stall_seconds):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-def _as_failure(error: Exception) -> ApiError:
-    if isinstance(error, SynthesisFailed):
-        return _as_api_error(error)
-    return ApiError(500, "the worker failed on this request; its log has the cause")
 
 
 def _event(data: dict[str, object]) -> bytes:

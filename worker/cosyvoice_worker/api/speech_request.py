@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -79,8 +80,17 @@ class SpeechRequest(BaseModel):
 
 def parse(body: bytes) -> SpeechRequest:
     """The request in `body`, or a 400 that names the field, the value and the mend. The Content-Type is not read."""
+    return _validated(lambda: SpeechRequest.model_validate_json(body or b"{}"))
+
+
+def checked(fields: Mapping[str, object]) -> SpeechRequest:
+    """The same of fields that came in another form than JSON."""
+    return _validated(lambda: SpeechRequest.model_validate(fields))
+
+
+def _validated(read: Callable[[], SpeechRequest]) -> SpeechRequest:
     try:
-        request = SpeechRequest.model_validate_json(body or b"{}")
+        request = read()
     except ValidationError as error:
         raise _refusal(error) from None
     if len(request.input) > MAX_CHARACTERS:
