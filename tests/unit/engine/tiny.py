@@ -26,9 +26,9 @@ STEP_SECONDS = 0.01
 
 
 @cache
-def model(version: int = 2) -> LoadedModel:
+def model(version: int = 2, dtype: torch.dtype = torch.float32) -> LoadedModel:
     torch.set_num_threads(1)
-    return build.load(open_directory(DATA / f"tiny-cosyvoice{version}"), torch.device("cpu"), torch.float32)
+    return build.load(open_directory(DATA / f"tiny-cosyvoice{version}"), torch.device("cpu"), dtype)
 
 
 def voice(version: int = 2, prompt: int = 0) -> Voice:
@@ -68,8 +68,10 @@ class Told:
 class Bench:
     """One engine and its clock."""
 
-    def __init__(self, version: int = 2, *, slots: int = 4, blocks: int = 64) -> None:
-        loaded = model(version)
+    def __init__(
+        self, version: int = 2, *, slots: int = 4, blocks: int = 64, loaded: LoadedModel | None = None
+    ) -> None:
+        loaded = loaded or model(version)
         sizing = size_for(loaded, max_running=slots)
         self.now = 0.0
         self.frontend = Frontend(

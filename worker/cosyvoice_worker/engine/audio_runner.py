@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cosyvoice_worker.engine import scheduler
 from cosyvoice_worker.engine.modules.flow import Flow, Window
+from cosyvoice_worker.engine.modules.layers import in_float32
 from cosyvoice_worker.engine.modules.vocoder import Chunk, Noise, Vocoder, VocoderState
 from cosyvoice_worker.engine.randomness import Stage
 from cosyvoice_worker.engine.stretch import Stretch
@@ -34,11 +35,18 @@ class AudioRunner:
         self.flow, self.vocoder = flow, vocoder
         self.sample_rate = vocoder.config.sample_rate
         self.device = flow.noise.device
+        self.half = flow.spk_embed_affine_layer.weight.dtype is not torch.float32
+        """Whether the flow computes in half precision, so that float32 may hold what was not finite."""
 
     @torch.inference_mode()
-    def run(self, windows: Listing[scheduler.Window]) -> list[NDArray[np.float32]]:
-        """The next samples of each window's sentence. A sentence's state changes only when all of it succeeded."""
-        mels = self.flow([self._row(w) for w in windows])
+    def run(self, windows: Listing[scheduler.Window]) -> list[NDArray[np.float32] | None]:
+        """The next samples of each window's sentence, None where they are not finite.
+
+        A sentence's state changes only when all of it succeeded. The sentences are all `wide_sound` (the flow computes
+        them in float32, as the vocoder always does) or none.
+        """
+        rows = [self._row(w) for w in windows]
+        mels = in_float32(self.flow, rows) if windows[0].sequence.wide_sound else self.flow(rows)
         carried = [copy(w.sequence.audio or self._begin(w.sequence)) for w in windows]
         chunks: list[Chunk] = []
         for row, (window, mel) in enumerate(zip(windows, mels, strict=True)):
@@ -47,10 +55,15 @@ class AudioRunner:
             carried[row] = Carried(stretch, copy(carried[row].vocoder))
             chunks.append(Chunk(carried[row].vocoder, new, window.final))
         pieces = self.vocoder.advance(chunks)
-        samples = torch.cat(pieces).float().cpu().numpy()
-        for window, state in zip(windows, carried, strict=True):
-            window.sequence.audio = None if window.final else state
-        return np.split(samples, np.cumsum([len(p) for p in pieces])[:-1])
+        # A window may give no samples yet, so its mel is asked too, by a sum: one copy to the host for all.
+        sums = torch.stack([mel.sum() for mel in mels])
+        samples = torch.cat([*pieces, sums]).float().cpu().numpy()
+        *parts, total = np.split(samples, np.cumsum([len(p) for p in pieces]))
+        finite = [bool(np.isfinite(part).all() and np.isfinite(of)) for part, of in zip(parts, total, strict=True)]
+        for window, state, good in zip(windows, carried, finite, strict=True):
+            if good:
+                window.sequence.audio = None if window.final else state
+        return [part if good else None for part, good in zip(parts, finite, strict=True)]
 
     def _row(self, window: scheduler.Window) -> Window:
         request = window.sequence.job.request

@@ -85,7 +85,7 @@ class Attention:
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q (N, heads, d), k and v (N, kv_heads, d) -> (N, heads, d)."""
         store = self.cache.data[layer]
-        store.index_copy_(0, self.write_to, torch.stack((k, v), 1))
+        store.index_copy_(0, self.write_to, torch.stack((k, v), 1).to(store.dtype))
         outputs: list[torch.Tensor] = []
         start = 0
         for length in self.prefills:
@@ -93,7 +93,7 @@ class Attention:
             outputs.append(_prefill(q[rows], k[rows], v[rows]))
             start += length
         if self.read_from is not None and self.visible is not None:
-            past = store[self.read_from]
+            past = store[self.read_from].to(q.dtype)
             outputs.append(_decode(q[start:], past[:, :, 0], past[:, :, 1], self.visible))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 

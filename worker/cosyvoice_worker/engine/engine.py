@@ -1,31 +1,34 @@
 """The engine: schedule -> run -> hand out. One thread calls it; it never waits and knows no clients.
 
-A fault of a batch is narrowed down by halving it, so that only the sentence that causes it fails. A fault of the
-device itself is no sentence's: it is raised to the caller.
+A fault of a batch is narrowed down by halving it, so that only the sentence that causes it fails; who only lacks
+memory is put back and computed again, and so, in float32, is what half precision cannot hold. A fault of the device
+itself is no sentence's: it is raised to the caller.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cosyvoice_worker.engine.audio_runner import AudioRunner
+from cosyvoice_worker.engine.faults import GIVE_UP, PUT_BACK, Faults, MemoryPressure, lacks_memory, narrowed
 from cosyvoice_worker.engine.llm_runner import NOT_FINITE, LlmRunner
 from cosyvoice_worker.engine.scheduler import Chunking, Limits, Step, Window, plan
 from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
 
-log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 T = TypeVar("T")
 LONGEST_URGENT_SECONDS = 3.0
 BATCH_WEIGHT = 0.2
+PUT_BACK_SECONDS = 0.1
+"""A sentence for which there is no memory, not even alone, is tried again after that, then after twice that, ..."""
+PUT_BACK_AT_MOST = 6
+"""... so many times, 6.3 s in all, before it fails."""
 Pcm = NDArray[np.float32]
 """Samples in -1..1, (n,)."""
 
@@ -65,8 +68,9 @@ class Counters:
     speech_tokens: int = 0
     audio_seconds: float = 0.0
     not_finite: int = 0
-    faults: int = 0
+    """Results that were not finite; in half precision they are computed again in float32."""
     preempted: int = 0
+    faults: Faults = field(default_factory=Faults)
 
 
 class Engine:
@@ -87,6 +91,9 @@ class Engine:
         self.counters = Counters()
         self._batch_seconds = 0.0
         """What a flow batch takes, smoothed."""
+        self._speech_memory, self._sound_memory = MemoryPressure(), MemoryPressure()
+        self.idle = False
+        """Whether the last step did nothing: all that could run is put back for a moment."""
         self._held: dict[Sequence, list[Pcm]] = {}
 
     def add(self, job: Job) -> None:
@@ -124,9 +131,19 @@ class Engine:
         now = self.clock()
         # A stream is served before it would run dry during the flow batch that serves it.
         urgent = min(max(self.limits.urgent_seconds, 2 * self._batch_seconds), LONGEST_URGENT_SECONDS)
-        limits = replace(self.limits, urgent_seconds=urgent)
+        self._speech_memory.recover(now)
+        self._sound_memory.recover(now)
+        limits = replace(
+            self.limits,
+            max_running=self._speech_memory.of(self.limits.max_running),
+            max_prefill_tokens=self._speech_memory.of(self.limits.max_prefill_tokens),
+            max_batch_frames=self._sound_memory.of(self.limits.max_batch_frames),
+            rider_frames=self._sound_memory.of(self.limits.rider_frames) if self.limits.rider_frames else 0,
+            urgent_seconds=urgent,
+        )
         step = plan(self.jobs, now, limits, self.chunking, self.llm.pool.free)
         self.counters.steps += 1
+        self.idle = step.empty
         events: list[Event] = []
         for sequence in step.preempt:
             self._preempt(sequence)
@@ -154,16 +171,27 @@ class Engine:
         def run(part: list[Sequence]) -> list[int]:
             return self.llm.step([s for s in part if s in opening], [s for s in part if s not in opening])
 
-        for sequence, token in self._narrowed(rows, run):
+        half, wide = [s for s in rows if not s.wide_speech], [s for s in rows if s.wide_speech]
+        pressure = self._speech_memory
+        results = self._narrowed(half, run, pressure) + self._narrowed(wide, run, pressure)
+        for sequence, token in results:
             if sequence.job.ended:  # by another of its sentences, in this very batch; its slot is given away
                 continue
             if isinstance(token, Exception):
-                yield self._fail(sequence.job, f"the language model failed: {token}")
+                if self._put_back(sequence, "speech", token):
+                    self.llm.close(sequence)
+                    sequence.phase = Phase.WAITING
+                else:
+                    yield self._fail(sequence.job, f"the language model failed: {token}")
             elif token == NOT_FINITE:
                 self.counters.not_finite += 1
                 self.llm.close(sequence, scrub=True)
-                yield self._fail(sequence.job, "the language model's output was not finite")
+                if self.llm.half and not sequence.wide_speech:
+                    sequence.wide_speech, sequence.phase = True, Phase.WAITING
+                else:
+                    yield self._fail(sequence.job, "the language model's output was not finite")
             else:
+                del sequence.put_back["speech"]
                 self._take(sequence, token)
         self.counters.llm_batches += 1
         self.counters.llm_rows += len(rows)
@@ -183,16 +211,24 @@ class Engine:
 
     def _sound(self, windows: list[Window]) -> Iterator[Event]:
         began = self.clock()
-        for window, pcm in self._narrowed(windows, self.audio.run):
+        half, wide = [w for w in windows if not w.sequence.wide_sound], [w for w in windows if w.sequence.wide_sound]
+        run, pressure = self.audio.run, self._sound_memory
+        results = self._narrowed(half, run, pressure) + self._narrowed(wide, run, pressure)
+        for window, pcm in results:
             sequence = window.sequence
             if sequence.job.ended:
                 continue
             if isinstance(pcm, Exception):
-                yield self._fail(sequence.job, f"the decoder failed: {pcm}")
-            elif not np.isfinite(pcm).all():
+                if not self._put_back(sequence, "sound", pcm):
+                    yield self._fail(sequence.job, f"the decoder failed: {pcm}")
+            elif pcm is None:
                 self.counters.not_finite += 1
-                yield self._fail(sequence.job, "the decoder's output was not finite")
+                if self.audio.half and not sequence.wide_sound:
+                    sequence.wide_sound = True
+                else:
+                    yield self._fail(sequence.job, "the decoder's output was not finite")
             else:
+                del sequence.put_back["sound"]
                 sequence.boundary = window.boundary
                 sequence.hops += 1
                 if window.final:
@@ -235,33 +271,24 @@ class Engine:
         self.end(job)
         return Failed(job, reason)
 
-    def _narrowed(self, rows: list[Row], run: Callable[[list[Row]], list[T]]) -> list[tuple[Row, T | Exception]]:
-        """Each row with its result, or with the error that it raises when run alone.
+    def _narrowed(
+        self, rows: list[Row], run: Callable[[list[Row]], list[T]], pressure: MemoryPressure
+    ) -> list[tuple[Row, T | Exception]]:
+        memory = self.counters.faults.out_of_memory
+        before = memory.total()
+        results = narrowed(rows, run, self.counters.faults)
+        if memory.total() > before:
+            pressure.ran_out(self.clock())
+        return results
 
-        A batch that fails is halved until the rows at fault are alone; that also is what a lack of memory asks for.
-        """
-        try:
-            return list(zip(rows, run(rows), strict=True))
-        except Exception as error:  # whatever a kernel may raise is the fault of one row until proven otherwise
-            self.counters.faults += 1
-            log.exception("a batch of %d failed", len(rows))
-            if len(rows) == 1:
-                if device_lost(error):
-                    raise
-                return [(rows[0], error)]
-            lacks_memory = isinstance(error, torch.OutOfMemoryError)
-        if lacks_memory:  # only here: the error's traceback holds the batch's tensors
-            torch.cuda.empty_cache()
-        half = len(rows) // 2
-        return self._narrowed(rows[:half], run) + self._narrowed(rows[half:], run)
-
-
-def device_lost(error: Exception) -> bool:
-    """Whether a CUDA error stands for the device, not for what was asked of it: every later call fails as well.
-
-    torch names such errors `AcceleratorError` since 2.8; before that only their text tells. Lack of memory is none.
-    """
-    text = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "ALLOC_FAILED" in text:
-        return False
-    return isinstance(error, getattr(torch, "AcceleratorError", ())) or "CUDA error" in text
+    def _put_back(self, sequence: Sequence, stage: str, error: Exception) -> bool:
+        """Whether a sentence that failed alone is tried again later, because all that it lacked is memory."""
+        if not lacks_memory(error):
+            return False
+        if sequence.put_back[stage] >= PUT_BACK_AT_MOST:
+            self.counters.faults.took(GIVE_UP, 1)
+            return False
+        self.counters.faults.took(PUT_BACK, 1)
+        sequence.retry_at = self.clock() + PUT_BACK_SECONDS * 2 ** sequence.put_back[stage]
+        sequence.put_back[stage] += 1
+        return True

@@ -43,6 +43,8 @@ class LlmRunner:
             dtype=dtype,
             device=self.device,
         )
+        self.half = model.norm.weight.dtype is not torch.float32
+        """Whether it computes in half precision, so that float32 may hold what was not finite."""
         self._slots = list(range(slots - 1, -1, -1))
         self._tables = np.zeros((slots, blocks_for(longest) + 1), dtype=np.int64)
         self._recent = np.full((slots, sampling.window), -1, dtype=np.int64)
@@ -78,7 +80,8 @@ class LlmRunner:
     def step(self, prefill: Listing[Sequence], decode: Listing[Sequence]) -> list[int]:
         """The next token of each sentence (`NOT_FINITE` where there is none), in the order given.
 
-        Every sentence must be open. Safe to repeat for the same sentences, as nothing but the cache is written.
+        Every sentence must be open, and all of them `wide_speech` (computed in float32) or none. Safe to repeat for the
+        same sentences, as nothing but the cache is written.
         """
         rows = [*prefill, *decode]
         for sequence in decode:
@@ -88,7 +91,8 @@ class LlmRunner:
         parts = [self._prompt(s) for s in prefill]
         if decode:
             parts.append(self.model.embed_speech(self._to_device(np.array([s.tokens[-1] for s in decode]))))
-        hidden = self.model(torch.cat(parts) if len(parts) > 1 else parts[0], positions, attention)
+        x = torch.cat(parts) if len(parts) > 1 else parts[0]
+        hidden = self.model(x.float() if rows[0].wide_speech else x, positions, attention)
         if prefill:
             ends = np.cumsum([*lengths, *([1] * len(decode))]) - 1
             hidden = hidden[self._to_device(ends)]

@@ -99,23 +99,27 @@ class Step:
 
 
 def plan(jobs: Listing[Job], now: float, limits: Limits, chunking: Chunking, free_blocks: int) -> Step:
-    """The next step. Empty only when there is nothing to do for any job."""
-    sequences = [s for job in jobs if job.generating for s in job.sentences if s.phase is not Phase.DONE]
+    """The next step. Empty only when there is nothing to do for any job, or all that could run is put back."""
+    sequences = [
+        s for job in jobs if job.generating for s in job.sentences if s.phase is not Phase.DONE and s.retry_at <= now
+    ]
     in_hand = {id(s): s.job.in_hand_at(s, now) for s in sequences}
 
     def need(sequence: Sequence) -> float:
         return in_hand[id(sequence)]
 
-    preempt, decode, free_blocks = _decode(sequences, need, free_blocks)
+    preempt, decode, free_blocks = _decode(sequences, need, limits, free_blocks)
     prefill = () if preempt else _prefill(sequences, need, limits, free_blocks)
     windows = _windows(sequences, need, now, limits, chunking, llm_works=bool(prefill or decode))
     return Step(preempt, prefill, decode, windows)
 
 
 def _decode(
-    sequences: list[Sequence], need: Need, free_blocks: int
+    sequences: list[Sequence], need: Need, limits: Limits, free_blocks: int
 ) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...], int]:
     """(preempted, decoding, blocks left): all running sentences advance, except the rich while someone is hungry.
+
+    There are more of them than may run only where memory ran out meanwhile; then the richest wait.
 
     Where the cache has no block for a row that needs a new one, the richest sentence gives up all of its own.
     """
@@ -124,6 +128,7 @@ def _decode(
         rows = [s for s in running if need(s) < PLENTY_SECONDS]
     else:
         rows = list(running)
+    rows = rows[: limits.max_running]
     preempted: list[Sequence] = []
     while (wanted := sum(s.cached % BLOCK_SIZE == 0 for s in rows)) > free_blocks:
         victim = running.pop()
@@ -140,7 +145,7 @@ def _prefill(sequences: list[Sequence], need: Need, limits: Limits, free_blocks:
     waiting = sorted((s for s in sequences if s.phase is Phase.WAITING and s.job.may_start(s)), key=need)
     chosen: list[Sequence] = []
     tokens = 0
-    for sequence in waiting[: limits.max_running - running]:
+    for sequence in waiting[: max(0, limits.max_running - running)]:
         length = sequence.prompt_length + len(sequence.tokens)
         blocks = blocks_for(length + 1)
         # A block in reserve for each row that runs: else the next one to grow would preempt what has just begun.

@@ -6,6 +6,7 @@ engine's thread, so there are no locks.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -61,6 +62,15 @@ class Sequence:
     """Positions whose keys and values are in the cache."""
     complete_at: float = 0.0
     """When the last token came."""
+
+    wide_speech: bool = False
+    """Its tokens are computed in float32 from now on, because half precision could not hold them."""
+    wide_sound: bool = False
+    """So is its mel."""
+    put_back: Counter[str] = field(default_factory=Counter)
+    """By stage: how many times in a row there was no memory for it, not even alone."""
+    retry_at: float = 0.0
+    """It is left alone until then (engine's clock)."""
 
     boundary: int = 0
     """Heard tokens that are mel already."""

@@ -40,6 +40,8 @@ PRESSED_SECONDS = 5.0
 """After a refusal the worker counts as full for so long: about what who was refused waits before he comes again."""
 QUEUE_LOOK_SECONDS = 0.5
 """How often the queue is looked at while nothing runs but jobs that wait for text."""
+PUT_BACK_LOOK_SECONDS = 0.02
+"""... and while all that runs is put back for lack of memory."""
 STUTTER_SECONDS = 0.3
 """A playing stream with less than that in hand goes before new ones."""
 
@@ -303,6 +305,9 @@ class EngineLoop:
             self._deliver(event)
         now = self._clock()
         self.capacity.step(now, now - began, seconds, pressed)
+        if self._engine.idle:
+            with self._changed:
+                self._changed.wait(PUT_BACK_LOOK_SECONDS)
 
     def _deliver(self, event: Event) -> None:
         with self._changed:  # who stops meanwhile fails what is left, and nothing may follow that

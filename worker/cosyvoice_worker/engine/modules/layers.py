@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +68,13 @@ def attention_mask(lengths: Tensor, steps: int, streaming: Tensor, chunk: int) -
 def to_device(values: Sequence[int] | Sequence[bool], device: torch.device) -> Tensor:
     """(n,) int64 or bool, without waiting for the device: `torch.tensor(values, device=...)` waits for its copy."""
     return torch.tensor(values).to(device, non_blocking=True)
+
+
+def in_float32(module: nn.Module, *inputs: Any) -> Any:
+    """`module(*inputs)` with weights of half precision brought to float32 for this one call, which they slow down."""
+    weights = {
+        name: tensor.float()
+        for name, tensor in chain(module.named_parameters(), module.named_buffers())
+        if tensor.dtype in (torch.float16, torch.bfloat16)
+    }
+    return functional_call(module, weights, inputs)

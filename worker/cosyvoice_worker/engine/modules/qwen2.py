@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosyvoice_worker.engine.modules.layers import in_float32
 from cosyvoice_worker.models.directory import LlmConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -103,17 +104,22 @@ class SpeechLM(nn.Module):
         self.register_buffer("frequencies", 1 / config.rope_theta ** (channel / config.head_dim), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """x (N, H) embeddings of all rows flat, positions (N,) int64 in their sequences -> hidden states (N, H)."""
+        """x (N, H) embeddings of all rows flat, positions (N,) int64 in their sequences -> hidden states (N, H).
+
+        float32 embeddings are computed in float32, whatever the weights are.
+        """
         angle = positions[:, None].float() * self.frequencies.float()
         rotation = angle.cos()[:, None], angle.sin()[:, None]
+        wide = x.dtype != self.norm.weight.dtype
         for layer in self.layers:
-            x = layer(x, rotation, attend)
+            x = in_float32(layer, x, rotation, attend) if wide else layer(x, rotation, attend)
         output: Tensor = self.norm(x)
         return output
 
     def speech_logits(self, hidden: Tensor) -> Tensor:
         """(B, H) hidden states -> (B, vocab_size) float32 logits."""
-        logits: Tensor = self.llm_decoder(hidden)
+        wide = hidden.dtype != self.llm_decoder.weight.dtype
+        logits: Tensor = in_float32(self.llm_decoder, hidden) if wide else self.llm_decoder(hidden)
         return logits.float()
 
     def embed_text(self, ids: Tensor) -> Tensor:
