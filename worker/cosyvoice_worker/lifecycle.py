@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import Gpu, GpuReading, UtilizationMeter
+from cosyvoice_worker.engine.engine import Counters
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
 from cosyvoice_worker.engine.requests import Refused, Voice
 from cosyvoice_worker.live_files import Reloads, follow
@@ -134,6 +135,10 @@ class Worker:
 
     def gpu_reading(self) -> GpuReading | None:
         return None if self._engine is None or self._engine.gpu is None else self._engine.gpu.read()
+
+    def engine_counters(self) -> Counters | None:
+        """None before the model is loaded."""
+        return None if self._engine is None else self._engine.service.counters
 
     def load_report(self) -> LoadReport | None:
         """None before the model is loaded."""

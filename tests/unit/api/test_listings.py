@@ -36,6 +36,9 @@ def test_metrics_have_every_outcome_from_the_start_and_the_engines_readings(serv
         assert f"cosyvoice_{name}" in text
     assert 'cosyvoice_requests_total{outcome="failed"}' in text
     assert 'cosyvoice_capacity{from="Measured"}' in text
+    assert 'cosyvoice_out_of_memory_steps_total{step="halve"} 0.0' in text
+    assert "cosyvoice_not_finite_total 0.0" in text
+    assert server.metric("cosyvoice_llm_batches_total") > 0
 
 
 def test_the_playground_is_one_page_that_loads_nothing_from_elsewhere(server):

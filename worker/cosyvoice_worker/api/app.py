@@ -42,6 +42,7 @@ def create_app(worker: Worker) -> FastAPI:
         model_name=worker.settings.served_name,
         ready=lambda: worker.ready,
         reloads=worker.reloads.counts,
+        engine=worker.engine_counters,
     )
     worker.on_ready = app.state.metrics.load_seconds.set
     errors.install(app)

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from cosyvoice_contract import LoadReport
 from cosyvoice_worker.device.nvml import GpuReading
+from cosyvoice_worker.engine.engine import Counters
 
 # The time at which each series began would be as many lines again, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -34,11 +35,13 @@ class Metrics:
 
     def __init__(
         self,
+        *,
         load: Callable[[], LoadReport | None],
         gpu: Callable[[], GpuReading | None],
         model_name: str,
         ready: Callable[[], bool],
         reloads: Callable[[], Iterable[tuple[str, str, int]]],
+        engine: Callable[[], Counters | None],
     ) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -76,7 +79,9 @@ class Metrics:
             registry=self.registry,
         )
         self.load_seconds = Gauge("cosyvoice_model_load_seconds", "From start to ready", registry=self.registry)
-        self.registry.register(_Readings(load, gpu, model_name, ready, reloads))
+        self.registry.register(
+            _Readings(load=load, gpu=gpu, model_name=model_name, ready=ready, reloads=reloads, engine=engine)
+        )
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)
@@ -85,17 +90,20 @@ class Metrics:
 class _Readings(Collector):
     def __init__(
         self,
+        *,
         load: Callable[[], LoadReport | None],
         gpu: Callable[[], GpuReading | None],
         model_name: str,
         ready: Callable[[], bool],
         reloads: Callable[[], Iterable[tuple[str, str, int]]],
+        engine: Callable[[], Counters | None],
     ) -> None:
         self._load = load
         self._gpu = gpu
         self._model_name = model_name
         self._ready = ready
         self._reloads = reloads
+        self._engine = engine
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -116,6 +124,9 @@ class _Readings(Collector):
         load = self._load()
         if load is not None:
             yield from _load_gauges(load)
+        counters = self._engine()
+        if counters is not None:
+            yield from _engine_counters(counters)
         gpu = self._gpu()
         if gpu is not None:
             yield from _gpu_gauges(gpu)
@@ -137,6 +148,30 @@ def _load_gauges(load: LoadReport) -> Iterator[GaugeMetricFamily]:
         yield GaugeMetricFamily(
             "cosyvoice_gpu_utilization", "NVML, average of 30 s, 0..1", value=load["gpu_utilization"]
         )
+
+
+def _engine_counters(counters: Counters) -> Iterator[CounterMetricFamily]:
+    for name, text, value in (
+        ("cosyvoice_llm_batches", "Passes of the language model", counters.llm_batches),
+        ("cosyvoice_llm_rows", "Sentences in those passes", counters.llm_rows),
+        ("cosyvoice_flow_batches", "Batches through flow and vocoder", counters.flow_batches),
+        ("cosyvoice_flow_rows", "Windows in those batches", counters.flow_rows),
+        ("cosyvoice_speech_tokens", "Speech tokens made", counters.speech_tokens),
+        ("cosyvoice_preempted", "Sentences that gave up their KV blocks and were computed again", counters.preempted),
+        (
+            "cosyvoice_not_finite",
+            "Results that were not finite: computed again in float32, or else failed",
+            counters.not_finite,
+        ),
+        ("cosyvoice_failed_batches", "Batches that failed, for whatever reason", counters.faults.batches),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+    steps = CounterMetricFamily(
+        "cosyvoice_out_of_memory_steps", "Steps taken where GPU memory ran out, in their order", labels=["step"]
+    )
+    for step, count in counters.faults.out_of_memory.items():
+        steps.add_metric([step], count)
+    yield steps
 
 
 def _gpu_gauges(gpu: GpuReading) -> Iterator[GaugeMetricFamily]:

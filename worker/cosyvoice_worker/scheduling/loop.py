@@ -348,7 +348,9 @@ class EngineLoop:
             return
         try:
             self._engine.release()
+            counters = self._engine.counters
             self._engine = self._make_engine()
+            self._engine.counters = counters
         except Exception:
             log.exception("the engine cannot be made again")
             with self._changed:
