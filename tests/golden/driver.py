@@ -230,7 +230,7 @@ class CrossFade:
     def __init__(self, vocoder: Vocoder) -> None:
         self.vocoder = vocoder
         self.held = self.FRAMES * vocoder.frame
-        self.window = torch.from_numpy(np.hamming(2 * self.held))
+        self.window = torch.from_numpy(np.hamming(2 * self.held)).to(torch.get_default_device())
         self.mel: Tensor | None = None
         self.source = torch.zeros(0)
         self.speech = torch.zeros(0)

@@ -201,17 +201,19 @@ def recorded_noise(recording: Recording, facts: dict[str, int], frames: int) -> 
     samples = frames * recording.model.vocoder.frame
     if recording.version == 2:
         return v2_noise(facts["seed"], samples)
-    buffer = torch.rand(1, 432000, 9, generator=torch.Generator().manual_seed(99))[0]
+    buffer = torch.rand(1, 432000, 9, generator=torch.Generator().manual_seed(99), device="cpu")[0]
+    buffer = buffer.to(torch.get_default_device())
     return lambda first, count: buffer[first : first + count]
 
 
 def v2_noise(seed: int, samples: int) -> Noise:
     """Draws as the official code does: initial phases first (which nothing hears), then the noise, in the memory order
     of the transposed tensor that it is drawn like."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed)
         torch.rand(1, 9)
         noise = torch.randn_like(torch.empty(1, 9, samples).transpose(1, 2))[0]
+    noise = noise.to(torch.get_default_device())
     return lambda first, count: noise[first : first + count]
 
 
@@ -269,6 +271,11 @@ def vocoder_chunks(recording: Recording) -> Iterator[Line]:
 
 
 def prompt_features(recording: Recording) -> Iterator[Line]:
+    with torch.device("cpu"):  # where features are always made
+        yield from _prompt_features(recording)
+
+
+def _prompt_features(recording: Recording) -> Iterator[Line]:
     frontend = recording.model.recordings
     features: dict[str, list[float]] = {}
 
@@ -370,19 +377,20 @@ def end_to_end_case(recording: Recording, name: str, facts: dict[str, object]) -
 def voice_conversion(recording: Recording, facts: dict[str, object]) -> Iterator[Line]:
     """Speech tokens of one recording in the voice of another; officially the prompt's mel is not cut to its tokens."""
     name = "frontend/p44"
-    tokens = recording.model.recordings.speech_tokens(recording("frontend/p24/wav16k")[0])
-    prompt = FlowPrompt(
-        recording.model.recordings.speech_tokens(recording(f"{name}/wav16k")[0]),
-        flow_mel(recording(f"{name}/wav24k")[0], recording.model.config.mel),
-        recording.prompts["44"].embedding,
-    )
+    with torch.device("cpu"):  # where features are always made
+        tokens = recording.model.recordings.speech_tokens(recording("frontend/p24/wav16k")[0])
+        prompt = FlowPrompt(
+            recording.model.recordings.speech_tokens(recording(f"{name}/wav16k")[0]),
+            flow_mel(recording(f"{name}/wav24k")[0], recording.model.config.mel),
+            recording.prompts["44"].embedding,
+        )
     wave, want = speak(recording.model, tokens, prompt), recording("e2e/vc/wav")[0]
     yield Line("e2e/vc wave", far(wave, want), END_TO_END)
     yield Line("e2e/vc wave, RMS", rms(wave, want), RMS)
 
 
 def rms(one: Tensor, other: Tensor) -> float:
-    return float((one - other).square().mean().sqrt()) if one.shape == other.shape else float("inf")
+    return float((one - other.to(one.device)).square().mean().sqrt()) if one.shape == other.shape else float("inf")
 
 
 GROUPS: dict[str, Callable[[Recording], Iterator[Line]]] = {

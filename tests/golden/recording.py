@@ -46,8 +46,8 @@ class Recording:
             raise SystemExit(f"{prefix} was recorded with {self.facts['model']}, the model is CosyVoice{self.version}")
 
     def __call__(self, name: str) -> Tensor:
-        """An array as a tensor; whole numbers as int64."""
-        tensor = torch.from_numpy(self.arrays[name])
+        """An array as a tensor on torch's default device; whole numbers as int64."""
+        tensor = torch.from_numpy(self.arrays[name]).to(torch.get_default_device())
         return tensor if tensor.is_floating_point() else tensor.long()
 
     def has(self, name: str) -> bool:
@@ -69,19 +69,20 @@ class Recording:
     @cached_property
     def prompts(self) -> dict[str, Voice]:
         """`24`, `44`: the voices of the two prompt recordings, from their recorded resampled waves."""
-        return {
-            name: self.model.recordings.voice_of(
-                name, self(f"frontend/p{name}/wav16k")[0], self(f"frontend/p{name}/wav24k")[0], ""
-            )
-            for name in ("24", "44")
-        }
+        with torch.device("cpu"):  # where features are always made
+            return {
+                name: self.model.recordings.voice_of(
+                    name, self(f"frontend/p{name}/wav16k")[0], self(f"frontend/p{name}/wav24k")[0], ""
+                )
+                for name in ("24", "44")
+            }
 
 
 def far(one: Tensor, other: Tensor) -> float:
     """Largest absolute difference; infinite where the shapes differ."""
     if one.shape != other.shape:
         return float("inf")
-    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+    return float((one.double() - other.to(one.device).double()).abs().max()) if one.numel() else 0.0
 
 
 def wrong(one: list[int] | Tensor, other: list[int] | Tensor) -> float:

@@ -2,8 +2,8 @@
 
 Per precision: audio seconds per second, first-audio percentiles, streams that ran dry and utilisation at several
 numbers of streams, with a random model of the official size; and how far tokens and waves of the recorded tiny models
-are from those that the CPU gives in float32. Builds nothing. Without a GPU it says so and ends; `--device cpu` shows
-that the script itself works.
+are from those that the CPU gives in float32. In float32 also the golden groups of both recordings. Builds nothing.
+Without a GPU it says so and ends; `--device cpu` shows that the script itself works.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from cosyvoice_worker.engine.requests import SynthesisRequest, Voice
 from cosyvoice_worker.engine.sizing import size_for
 from cosyvoice_worker.models.directory import open_directory
 from cosyvoice_worker.scheduling.service import make_engine
+from tests.golden.__main__ import compare
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests" / "golden" / "data"
@@ -93,6 +94,15 @@ def agreement(directory: Path, device: torch.device, dtype: torch.dtype) -> dict
     }
 
 
+def golden_groups(version: int, device: str) -> dict[str, Any]:
+    """How the recorded groups compare on the device in float32: the count, and each that is beyond its tolerance."""
+    prefix = str(RECORDED / f"golden-v{version}")
+    lines = list(compare(str(RECORDED / f"tiny-cosyvoice{version}"), prefix, select_device(device, "fp32")[0]))  # type: ignore[arg-type]
+    beyond = {line.name: [line.difference, line.tolerance] for line in lines if not line.passed}
+    print(f"golden, CosyVoice{version}: {len(lines) - len(beyond)} of {len(lines)} comparisons hold", flush=True)
+    return {"compared": len(lines), "beyond_tolerance": beyond}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.engine.gpu", description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -107,6 +117,7 @@ def main() -> None:
     began = time.monotonic()
     loads: list[dict[str, Any]] = []
     agreements: list[dict[str, Any]] = []
+    golden = {f"tiny-cosyvoice{version}": golden_groups(version, chosen.device) for version in (2, 3)}
     with tempfile.TemporaryDirectory() as folder:
         path = random_model.write(Path(folder) / chosen.size, chosen.size, 0).path
         for precision in chosen.precisions:
@@ -122,8 +133,9 @@ def main() -> None:
                     print(json.dumps(loads[-1]), flush=True)
                 else:
                     print(f"{precision}, {streams} streams: left out, the time is up")
+    result = {"torch": torch.__version__, "golden": golden, "load": loads, "agreement": agreements}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"torch": torch.__version__, "load": loads, "agreement": agreements}, indent=1))
+    chosen.out.write_text(json.dumps(result, indent=1))
     print(f"wrote {chosen.out} after {time.monotonic() - began:.0f} s")
 
 
