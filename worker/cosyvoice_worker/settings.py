@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     streams: float = Field(1.0, gt=0, le=100_000, description="first value of capacity, audio-s/s, until measured")
     max_running: int = Field(0, ge=0, le=4096, description="sequences in the LLM batch; 0: from the device")
     max_batch_frames: int = Field(0, ge=0, le=1_000_000, description="mel frames in a flow batch; 0: from the device")
+    fixed_batch: bool = Field(
+        False, description="a seeded request is the same audio whoever else is served, on a GPU too; slower"
+    )
     max_queued: int = Field(0, ge=0, le=100_000, description="requests that may wait; 0: the engine's choice")
     queue_seconds: float = Field(30.0, gt=0, le=600, description="a request waits at most this long for its turn")
     memory_guard_percent: int = Field(85, ge=1, le=100)

@@ -67,6 +67,7 @@ async def load_engine(settings: Settings) -> Engine:
             max_running=settings.max_running,
             max_batch_frames=settings.max_batch_frames,
             max_queued=settings.max_queued,
+            fixed_batch=settings.fixed_batch,
             queue_seconds=settings.queue_seconds,
             memory_guard_percent=settings.memory_guard_percent,
         ),

@@ -10,9 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cosyvoice_worker.engine.decoding import NOT_FINITE
 from cosyvoice_worker.engine.engine import Pcm
 from cosyvoice_worker.engine.faults import device_lost
-from cosyvoice_worker.engine.llm_runner import NOT_FINITE
 from cosyvoice_worker.engine.requests import Unspeakable, Voice
 from cosyvoice_worker.engine.scheduler import Window
 from cosyvoice_worker.engine.sequences import IN_FLIGHT_SENTENCES, Phase, Sequence

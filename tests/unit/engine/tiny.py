@@ -69,16 +69,28 @@ class Bench:
     """One engine and its clock."""
 
     def __init__(
-        self, version: int = 2, *, slots: int = 4, blocks: int = 64, loaded: LoadedModel | None = None
+        self,
+        version: int = 2,
+        *,
+        slots: int = 4,
+        blocks: int = 64,
+        fixed: bool = False,
+        loaded: LoadedModel | None = None,
     ) -> None:
         loaded = loaded or model(version)
-        sizing = size_for(loaded, max_running=slots)
+        sizing = size_for(loaded, max_running=slots, fixed=fixed)
         self.now = 0.0
         self.frontend = Frontend(
             loaded.tokenizer, version, max_positions=blocks * 32, max_speech_tokens=sizing.max_speech_tokens
         )
         llm = LlmRunner(
-            loaded.lm, loaded.config.llm.sampling, slots=slots, blocks=blocks, longest=blocks * 32, dtype=loaded.dtype
+            loaded.lm,
+            loaded.config.llm.sampling,
+            slots=slots,
+            blocks=blocks,
+            longest=blocks * 32,
+            dtype=loaded.dtype,
+            fixed=fixed,
         )
         audio = AudioRunner(loaded.flow, loaded.vocoder)
         self.engine = Engine(llm, audio, sizing.limits, sizing.chunking, clock=lambda: self.now)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosyvoice_worker.engine.audio_runner import AudioRunner
+from cosyvoice_worker.engine.decoding import NOT_FINITE
 from cosyvoice_worker.engine.faults import GIVE_UP, PUT_BACK, Faults, MemoryPressure, lacks_memory, narrowed
-from cosyvoice_worker.engine.llm_runner import NOT_FINITE, LlmRunner
+from cosyvoice_worker.engine.llm_runner import LlmRunner
 from cosyvoice_worker.engine.scheduler import Chunking, Limits, Step, Window, plan
 from cosyvoice_worker.engine.sequences import Job, Phase, Sequence
 
@@ -212,7 +213,8 @@ class Engine:
     def _sound(self, windows: list[Window]) -> Iterator[Event]:
         began = self.clock()
         half, wide = [w for w in windows if not w.sequence.wide_sound], [w for w in windows if w.sequence.wide_sound]
-        run, pressure = self.audio.run, self._sound_memory
+        run = self._one_by_one if self.chunking.fixed else self.audio.run
+        pressure = self._sound_memory
         results = self._narrowed(half, run, pressure) + self._narrowed(wide, run, pressure)
         for window, pcm in results:
             sequence = window.sequence
@@ -241,6 +243,9 @@ class Engine:
         took = self.clock() - began
         self.counters.sound_seconds += took
         self._batch_seconds += BATCH_WEIGHT * (took - self._batch_seconds)
+
+    def _one_by_one(self, windows: list[Window]) -> list[Pcm | None]:
+        return [self.audio.run([window])[0] for window in windows]
 
     def _hand_out(self, sequence: Sequence, pcm: Pcm) -> Iterator[Event]:
         """Audio leaves in the order of the sentences; that of a later one is held until its turn."""

@@ -12,14 +12,12 @@ import numpy as np
 import torch
 
 from cosyvoice_worker.engine.blocks import BLOCK_SIZE, Attention, BlockPool, KVCache, blocks_for
+from cosyvoice_worker.engine.decoding import Decoding, Rows
 from cosyvoice_worker.engine.modules.qwen2 import SpeechLM
-from cosyvoice_worker.engine.modules.sampling import sample
 from cosyvoice_worker.engine.randomness import Stage
 from cosyvoice_worker.engine.sequences import Sequence
 from cosyvoice_worker.models.directory import SamplingConfig
 
-NOT_FINITE = -1
-"""Stands for a token where the logits were not finite."""
 V3_SILENT = frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323))
 """Speech tokens of Fun-CosyVoice3 that are silence (official CosyVoice3Model.silent_tokens)."""
 _DRAWN_AHEAD = 256
@@ -28,16 +26,25 @@ _DRAWN_AHEAD = 256
 
 class LlmRunner:
     def __init__(
-        self, model: SpeechLM, sampling: SamplingConfig, *, slots: int, blocks: int, longest: int, dtype: torch.dtype
+        self,
+        model: SpeechLM,
+        sampling: SamplingConfig,
+        *,
+        slots: int,
+        blocks: int,
+        longest: int,
+        dtype: torch.dtype,
+        fixed: bool = False,
     ) -> None:
-        """`longest`: positions of the longest sequence; it bounds the block table."""
+        """`longest`: positions of the longest sequence; it bounds the block table. `fixed`: a sentence's tokens do not
+        depend on who else runs, not even by rounding."""
         self.model = model
         self.sampling = sampling
         self.device = model.speech_embedding.weight.device
         self.pool = BlockPool(blocks)
         self.cache = KVCache(
             layers=model.layer_count,
-            blocks=blocks,
+            blocks=blocks + 1,
             kv_heads=model.kv_heads,
             head_dim=model.head_dim,
             dtype=dtype,
@@ -49,10 +56,13 @@ class LlmRunner:
         self._tables = np.zeros((slots, blocks_for(longest) + 1), dtype=np.int64)
         self._recent = np.full((slots, sampling.window), -1, dtype=np.int64)
         self._uniforms = np.zeros((slots, _DRAWN_AHEAD, 2), dtype=np.float32)
-        stops = torch.zeros(model.vocab_size, dtype=torch.bool)
-        stops[list(model.stop_ids)] = True
         self._silent = V3_SILENT if model.config.version == 3 else frozenset()
-        self._stops = stops.to(self.device)
+        self.fixed = fixed
+        self.shaped = fixed or self.device.type == "cuda"
+        """Whether decoding keeps to a few shapes; on a CPU padding is work, and there is no launch to save."""
+        self._decoding = Decoding(
+            model, self.cache, sampling, slots=slots, columns=self._tables.shape[1], spare=blocks, fixed=fixed
+        )
 
     def open(self, sequence: Sequence) -> None:
         """Give a sentence its slot and the blocks of its prompt and of what it has generated before (if preempted)."""
@@ -83,9 +93,20 @@ class LlmRunner:
         Every sentence must be open, and all of them `wide_speech` (computed in float32) or none. Safe to repeat for the
         same sentences, as nothing but the cache is written.
         """
-        rows = [*prefill, *decode]
         for sequence in decode:
             self._grow(sequence)
+        if not self.shaped or [*prefill, *decode][0].wide_speech:
+            return self._mixed(prefill, decode).tolist()
+        # A prompt's length is its own, so it is no part of a shape; in a fixed batch it is computed alone.
+        prompts = [[s] for s in prefill] if self.fixed else [prefill] if prefill else []
+        parts = [self._mixed(prompt, []) for prompt in prompts]
+        if decode:
+            parts.append(self._decoding(self._rows(decode)))
+        return torch.cat(parts).tolist()
+
+    def _mixed(self, prefill: Listing[Sequence], decode: Listing[Sequence]) -> torch.Tensor:
+        """Both in one pass: (n,) tokens on the device."""
+        rows = [*prefill, *decode]
         lengths = [s.prompt_length + len(s.tokens) for s in prefill]
         attention, positions = self._attention(prefill, lengths, decode)
         parts = [self._prompt(s) for s in prefill]
@@ -96,21 +117,26 @@ class LlmRunner:
         if prefill:
             ends = np.cumsum([*lengths, *([1] * len(decode))]) - 1
             hidden = hidden[self._to_device(ends)]
-        return self._sample(rows, self.model.speech_logits(hidden))
+        recent, uniforms, below = self._sampling_of(rows)
+        return self._decoding.sampled(
+            self.model.speech_logits(hidden),
+            self._to_device(recent),
+            self._to_device(uniforms),
+            self._to_device(below) if below.any() else None,
+        )
 
-    def _sample(self, rows: list[Sequence], logits: torch.Tensor) -> list[int]:
+    def _rows(self, decode: Listing[Sequence]) -> Rows:
+        past = np.array([s.cached for s in decode])
+        columns = int(past.max()) // BLOCK_SIZE + 1
+        tables = self._tables[np.array([s.slot for s in decode]), :columns]
+        return Rows(np.array([s.tokens[-1] for s in decode]), past, tables, *self._sampling_of(decode))
+
+    def _sampling_of(self, rows: Listing[Sequence]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(recent tokens, draws, whether it may not stop yet) of each row."""
         slots = np.array([s.slot for s in rows])
         counts = np.array([len(s.tokens) for s in rows])
         below = counts < np.array([s.min_tokens for s in rows])
-        banned = self._to_device(below)[:, None] & self._stops if below.any() else None
-        tokens = sample(
-            logits,
-            self._to_device(self._recent[slots]),
-            self._to_device(self._uniforms[slots, counts % _DRAWN_AHEAD]),
-            banned,
-            self.sampling,
-        )
-        return torch.where(logits.sum(-1).isfinite(), tokens, NOT_FINITE).tolist()
+        return self._recent[slots], self._uniforms[slots, counts % _DRAWN_AHEAD], below
 
     def accept(self, sequence: Sequence, token: int) -> None:
         """Take a token into the sentence: the next step continues from it. What the last step read is cached now."""

@@ -61,6 +61,9 @@ class Chunking:
     """Tokens at least in the first window: fewer would be swallowed by the vocoder's own look-ahead."""
     growth: tuple[int, ...] = (1, 2, 4)
     """Size of the first, second, ... window in chunks, per sentence; the last figure holds for all that follow."""
+    fixed: bool = False
+    """Where a sentence is cut follows from its tokens alone, not from how many of them are there when it is looked at;
+    and each window is computed alone. So its audio does not depend on who else runs, not even by rounding."""
 
     def hop(self, done: int) -> int:
         return self.chunk * self.growth[min(done, len(self.growth) - 1)]
@@ -229,10 +232,14 @@ def next_window(sequence: Sequence, chunking: Chunking) -> Window | None:
     """
     have, done = len(sequence.heard), sequence.boundary
     complete = sequence.phase is Phase.FINISHING
-    if complete and (not sequence.job.request.streaming or have - done <= chunking.longest):
+    streaming, due = sequence.job.request.streaming, _missing(sequence, chunking) <= 0
+    if complete and not (streaming and (due if chunking.fixed else have - done > chunking.longest)):
         return Window(sequence, have, have, final=True)
-    if not sequence.job.request.streaming or _missing(sequence, chunking) > 0:
+    if not streaming or not due:
         return None
+    if chunking.fixed:
+        cut = _next_cut(sequence, chunking)
+        return Window(sequence, cut + chunking.lookahead, cut, final=False)
     prompt = sequence.job.voice_tokens
     latest = min(have - chunking.lookahead, max(done + chunking.longest, _next_cut(sequence, chunking)))
     boundary = (prompt + latest) // chunking.chunk * chunking.chunk - prompt

@@ -44,8 +44,11 @@ def cpu_threads() -> int:
     return int(said) if said.isdigit() and int(said) > 0 else max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0) -> Sizing:
-    """CPU: small batches, as they cost time in proportion. CUDA: batches that fill the device."""
+def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0, fixed: bool = False) -> Sizing:
+    """CPU: small batches, as they cost time in proportion. CUDA: batches that fill the device.
+
+    `fixed`: a request's audio does not depend on who else runs, at the price of all that batches save.
+    """
     on_gpu = model.device.type == "cuda"
     slots = max_running or (64 if on_gpu else 16)
     frames = max_frames or (16_000 if on_gpu else 1_600)
@@ -59,7 +62,9 @@ def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0) -
             rider_frames=4_000 if on_gpu else 0,
             urgent_seconds=0.5,
         ),
-        chunking=Chunking(chunk=model.config.flow.chunk, lookahead=model.config.flow.lookahead, first=first),
+        chunking=Chunking(
+            chunk=model.config.flow.chunk, lookahead=model.config.flow.lookahead, first=first, fixed=fixed
+        ),
         blocks=_blocks(model, slots),
         longest=LONGEST_SENTENCE // BLOCK_SIZE * BLOCK_SIZE,
         max_speech_tokens=MAX_FRAMES // FRAMES_PER_TOKEN,

@@ -55,6 +55,8 @@ class Options:
     max_queued: int = 0
     queue_seconds: float = 30.0
     """A request waits at most this long for its turn."""
+    fixed_batch: bool = False
+    """A seeded request is the same audio whoever else is served, also on a GPU; slower."""
     memory_guard_percent: int = 85
     """Above that share of the GPU's memory new work waits."""
 
@@ -69,7 +71,12 @@ class SpeechService:
         self.sample_rate = model.config.sample_rate
         self.voices: Mapping[str, Voice] = model.voices
         """Presets of the model directory; may be empty."""
-        self._sizing = sizing = size_for(model, max_running=options.max_running, max_frames=options.max_batch_frames)
+        self._sizing = sizing = size_for(
+            model,
+            max_running=options.max_running,
+            max_frames=options.max_batch_frames,
+            fixed=options.fixed_batch,
+        )
         self._frontend = Frontend(
             model.tokenizer,
             model.config.version,
@@ -206,5 +213,6 @@ def make_engine(model: LoadedModel, sizing: Sizing) -> Engine:
         blocks=sizing.blocks,
         longest=sizing.longest,
         dtype=model.dtype,
+        fixed=sizing.chunking.fixed,
     )
     return Engine(llm, AudioRunner(model.flow, model.vocoder), sizing.limits, sizing.chunking)
