@@ -125,6 +125,7 @@ class Installation:
             f"--namespace={self.namespace}",
             f"--service={NAME}",
             f"--service-port={self._port}",
+            f"--own-address=localhost:{self._port}",  # no cluster DNS here
             f"--deployment={NAME}",
             f"--secret={NAME}-serving",
             f"--cluster-role={self.cluster_role}",
@@ -220,6 +221,8 @@ class Fleet:
     """Workers' worth of load on the whole pool, spread evenly over those that answer, as a load balancer would."""
     silent: set[str] = field(default_factory=set)
     """Names of pods whose worker hangs."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Pod -> sequences that run there; 1 where nothing is said."""
     loading: bool = False
     """New pods do not pass their startupProbe."""
     servers: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
@@ -317,7 +320,7 @@ class Fleet:
             "gpu_load": self.demand / answering,
             "gpu_utilization": None,
             "gpu_memory": 0.1,
-            "running": 1,
+            "running": self.running.get(name, 1),
             "queued": 0,
             "draining": False,
         }

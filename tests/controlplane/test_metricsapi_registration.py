@@ -58,6 +58,29 @@ async def test_both_versions_are_registered_and_available(installed: Installatio
     assert all(available(item) for item in found.values())
 
 
+async def test_an_api_that_its_own_service_does_not_lead_to_is_never_registered(
+    installed: Installation, api: ApiServer
+) -> None:
+    installed.apply()
+    replica = installed.start("--own-address=127.0.0.1:1")
+    await replica.ready()
+
+    async def said() -> bool:
+        return "its own Service does not lead to it (https://127.0.0.1:1" in replica.log.read_text()
+
+    await eventually(said)
+    await asyncio.sleep(3)
+    assert await gone(api)
+    assert await replica.sample("cosyvoice_metrics_api_registered") == 0
+    replica.kill()
+    await installed.start().ready()
+
+    async def ours() -> bool:
+        return sorted(await registered(api)) == sorted(VERSIONS)
+
+    await eventually(ours)
+
+
 async def test_no_namespace_hangs_after_an_uninstall_that_left_no_process(
     control_plane: ControlPlane, installed: Installation, api: ApiServer
 ) -> None:

@@ -18,6 +18,8 @@ ServiceKey = tuple[str, str]
 _Key = tuple[Kind, str, str]
 
 _METADATA = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Kubernetes' annotation: of a ReplicaSet's ready pods the one of the lowest cost goes first."""
 _POD_STATUS = ("phase", "conditions", "containerStatuses", "podIP")
 
 
@@ -100,6 +102,7 @@ def _trimmed(kind: Kind, raw: Object) -> Object:
         trimmed["metadata"]["generation"] = metadata["generation"]
     elif kind is POD:
         trimmed["status"] = {name: status[name] for name in _POD_STATUS if name in status}
+        trimmed["deletion_cost"] = (metadata.get("annotations") or {}).get(DELETION_COST, "")
     else:
         trimmed["owned"] = _owned_fields(metadata)
         if kind is DEPLOYMENT:
@@ -107,7 +110,9 @@ def _trimmed(kind: Kind, raw: Object) -> Object:
             trimmed["annotations"] = metadata.get("annotations", {})
             trimmed |= {"spec": {"replicas": spec.get("replicas", 1)}, "status": status}
         elif kind is AUTOSCALER:
-            status = {name: status[name] for name in ("desiredReplicas", "conditions") if name in status}
+            status = {
+                name: status[name] for name in ("currentReplicas", "desiredReplicas", "conditions") if name in status
+            }
             trimmed |= {"status": status}
     return trimmed
 

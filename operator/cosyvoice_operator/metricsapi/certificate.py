@@ -65,9 +65,33 @@ def renewed(current: ServingIdentity | None, names: Sequence[str], now: datetime
     ca = current.ca if current else None
     if ca is None or ca.parsed().not_valid_after_utc < now + timedelta(days=SERVING_DAYS):
         ca = _make_ca(now)
-    elif current and _serves(current.serving.parsed(), names, now) and _signed_by(current):
+    elif current and _serves(current.serving.parsed(), names, now) and _issued_by(current.serving, ca):
         return current
     return ServingIdentity(ca, _make_serving(ca, names, now))
+
+
+def client_renewed(current: Pair | None, ca: Pair, name: str, now: datetime) -> Pair:
+    """The client certificate of `name` to use: `current` while it is good for `ca` and two thirds of its life are not
+    over, otherwise a new one."""
+    if current is not None:
+        certificate = current.parsed()
+        lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        fresh = certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - lifetime / 3
+        if fresh and _issued_by(current, ca):
+            return current
+    return _signed(ca, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), ExtendedKeyUsageOID.CLIENT_AUTH, now)
+
+
+def pair_of(certificate: bytes, key: bytes) -> Pair | None:
+    """None unless both parse and belong together."""
+    pair = Pair(certificate, key)
+    try:
+        parsed = load_pem_private_key(key, None)
+        if not isinstance(parsed, ec.EllipticCurvePrivateKey) or pair.parsed().public_key() != parsed.public_key():
+            return None
+    except (ValueError, TypeError):
+        return None
+    return pair
 
 
 def to_secret_data(identity: ServingIdentity) -> dict[str, str]:
@@ -87,25 +111,21 @@ def from_secret_data(data: Mapping[str, str]) -> ServingIdentity | None:
         files = {
             name: base64.b64decode(data[name], validate=True) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
         }
-        pairs = [Pair(files["ca.crt"], files["ca.key"]), Pair(files["tls.crt"], files["tls.key"])]
-        for pair in pairs:
-            key = load_pem_private_key(pair.key, None)
-            if not isinstance(key, ec.EllipticCurvePrivateKey) or pair.parsed().public_key() != key.public_key():
-                return None
     except (KeyError, ValueError, TypeError, binascii.Error):
         return None
-    return ServingIdentity(*pairs)
+    ca, serving = pair_of(files["ca.crt"], files["ca.key"]), pair_of(files["tls.crt"], files["tls.key"])
+    return ServingIdentity(ca, serving) if ca and serving else None
 
 
-def server_context(identity: ServingIdentity, client_ca: str) -> ssl.SSLContext:
+def server_context(identity: ServingIdentity, client_ca: str, *, required: bool = False) -> ssl.SSLContext:
     """TLS for the server: shows the serving certificate, asks clients for one and checks it against `client_ca` (PEM).
 
-    A client without a certificate gets through the handshake, so that it can be told 401. Raises ssl.SSLError when
-    client_ca is no certificate.
+    Unless `required`, a client without a certificate gets through the handshake, so that it can be told 401. Raises
+    ssl.SSLError when client_ca is no certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     context.load_verify_locations(cadata=client_ca)
     _load_chain(context, identity.serving)
     return context
@@ -133,9 +153,9 @@ def _serves(certificate: x509.Certificate, names: Sequence[str], now: datetime) 
     )
 
 
-def _signed_by(identity: ServingIdentity) -> bool:
+def _issued_by(pair: Pair, ca: Pair) -> bool:
     try:
-        identity.serving.parsed().verify_directly_issued_by(identity.ca.parsed())
+        pair.parsed().verify_directly_issued_by(ca.parsed())
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -155,21 +175,31 @@ def _make_ca(now: datetime) -> Pair:
 
 
 def _make_serving(ca: Pair, names: Sequence[str], now: datetime) -> Pair:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    borne = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+    return _signed(ca, subject, ExtendedKeyUsageOID.SERVER_AUTH, now, borne)
+
+
+def _signed(
+    ca: Pair,
+    subject: x509.Name,
+    usage: x509.ObjectIdentifier,
+    now: datetime,
+    names: x509.SubjectAlternativeName | None = None,
+) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    issuer = ca.parsed()
     ca_key = load_pem_private_key(ca.key, None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    certificate = (
-        _builder(subject, issuer.subject, key, now, SERVING_DAYS)
+    builder = (
+        _builder(subject, ca.parsed().subject, key, now, SERVING_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
     )
-    return _pem(certificate, key)
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    return _pem(builder.sign(ca_key, hashes.SHA256()), key)
 
 
 def _builder(

@@ -18,10 +18,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from cosyvoice_contract import LABEL_MANAGED_BY, MANAGED_BY, WORKER_PORT
 from cosyvoice_operator.cluster.api_server import ApiError, ApiServer
 from cosyvoice_operator.cluster.mirror import SILENCE_SECONDS, Mirror
-from cosyvoice_operator.metricsapi import registration, server
+from cosyvoice_operator.metricsapi import keda, registration, server
 from cosyvoice_operator.metricsapi.aggregate import MetricUnavailable, Pool, Reading
 from cosyvoice_operator.metricsapi.callers import Authorizer, FrontProxy, read_front_proxy
 from cosyvoice_operator.metricsapi.certificate import ServingIdentity, server_context
+from cosyvoice_operator.metricsapi.keda_secret import KedaSecret
 from cosyvoice_operator.metricsapi.listener import Listener
 from cosyvoice_operator.metricsapi.pools import (
     deployment_key,
@@ -31,6 +32,7 @@ from cosyvoice_operator.metricsapi.pools import (
     slim_deployment,
     slim_pod,
 )
+from cosyvoice_operator.metricsapi.reach import Unreachable, reach
 from cosyvoice_operator.metricsapi.registration import Backend, Registrar
 from cosyvoice_operator.metricsapi.scrape import Scraper
 from cosyvoice_operator.metricsapi.serving_secret import ServingSecret
@@ -124,6 +126,14 @@ class Process:
         self._mirrors = [self._pods, self._deployments, self._secret, self._authentication, self._apiservices]
         if settings.deployment:
             self._mirrors.append(self._own_deployment)
+        self._keda_changed = asyncio.Event()
+        keda_namespace, _, keda_name = settings.keda_secret.partition("/")
+        self._keda_secret_found = Mirror(
+            api,
+            f"/api/v1/namespaces/{keda_namespace}/secrets",
+            field_selector=f"metadata.name={keda_name}",
+            on_change=self._keda_changed.set,
+        )
         self._scraper = Scraper(
             self._pods.objects.values,
             self._pods_changed,
@@ -137,10 +147,16 @@ class Process:
         self._serving = ServingSecret(api, settings.namespace, settings.secret, settings.dns_names)
         self._identity: ServingIdentity | None = None
         self._front_proxy: FrontProxy | None = None
+        pools = ClusterPools(api, self._deployments, self._pods, lambda: self._scraper.readings)
+        self._keda_secret = KedaSecret(api, keda_namespace, keda_name)
+        self._keda_identity: ServingIdentity | None = None
+        self._keda_listener = Listener(
+            keda.application(pools, self._telemetry, settings.max_age), settings.host, settings.keda_port
+        )
         self._listener = Listener(
             server.application(
                 server.Service(
-                    pools=ClusterPools(api, self._deployments, self._pods, lambda: self._scraper.readings),
+                    pools=pools,
                     front_proxy=self._trusted,
                     authorizer=Authorizer(api),
                     telemetry=self._telemetry,
@@ -157,6 +173,7 @@ class Process:
             settings.cluster_role,
             existing=self._apiservices.objects.values,
             ca_bundle=lambda: self._current().ca_bundle,
+            reach=self._reach_itself,
             leaving=self._leaving,
         )
         self._listening = asyncio.Event()
@@ -172,12 +189,15 @@ class Process:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(mirror.run()) for mirror in self._mirrors]
+                if self._settings.keda_secret:
+                    tasks.append(group.create_task(self._keda_secret_found.run()))
                 tasks.append(group.create_task(self._serve()))
                 await stopped.wait()
                 for task in tasks:
                     task.cancel()
         finally:
             await self._listener.close()
+            await self._keda_listener.close()
             await health.cleanup()
 
     async def _serve(self) -> None:
@@ -189,6 +209,8 @@ class Process:
             # Nobody is sent here before there is something to be told.
             await self._scraper.first_round.wait()
             await self._listening.wait()
+            if self._settings.keda_secret:
+                group.create_task(_keep("KEDA", self._keda_changed, self._reconcile_keda))
             self._ready = True
             logger.info("ready on port %d", self._settings.port)
             group.create_task(_keep("registration", self._registration_changed, self._registrar.reconcile))
@@ -211,8 +233,19 @@ class Process:
             await self._listener.serve(server_context(identity, front_proxy.client_ca))
             self._telemetry.certificate_expiry.set(identity.expires.timestamp())
             self._registration_changed.set()
+            self._keda_changed.set()
         self._identity, self._front_proxy = identity, front_proxy
         self._listening.set()
+
+    async def _reconcile_keda(self) -> None:
+        """Serve KEDA under the current certificate, and give it one of its own that the same CA signed."""
+        identity = self._current()
+        if identity != self._keda_identity:
+            await self._keda_listener.serve(server_context(identity, identity.ca_bundle.decode(), required=True))
+            self._keda_identity = identity
+        if not self._keda_secret_found.synced.is_set():
+            return  # the watch comes back here; that KEDA's namespace is closed to us must not keep the HPAs waiting
+        await self._keda_secret.keep(self._keda_secret_found.objects.values(), identity)
 
     def _trusted(self) -> FrontProxy:
         assert self._front_proxy is not None, "nothing listens before it is known"
@@ -221,6 +254,9 @@ class Process:
     def _current(self) -> ServingIdentity:
         assert self._identity is not None, "nothing is registered before it is there"
         return self._identity
+
+    async def _reach_itself(self) -> None:
+        await reach(self._settings.own_url, self._settings.dns_names[0], self._current().ca_bundle)
 
     def _leaving(self) -> bool:
         if not self._settings.deployment:
@@ -260,7 +296,7 @@ async def _keep(what: str, changed: asyncio.Event, reconcile: Callable[[], Await
         wait: float = RECHECK_SECONDS
         try:
             await reconcile()
-        except (ApiError, aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError, OSError) as error:
+        except (ApiError, Unreachable, aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError, OSError) as error:
             logger.error("%s: %s", what, str(error) or type(error).__name__)
             wait = 2
             await asyncio.sleep(0.5)  # a change that fails again and again must not spin

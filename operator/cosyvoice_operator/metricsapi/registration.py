@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,8 @@ def plan(existing: Iterable[Mapping[str, Any]], backend: Backend, owner: Owner |
 class Registrar:
     """Carries out `plan`; a pass is safe to repeat and to run in two replicas at once.
 
-    leaving: says whether this process's own Deployment is being deleted.
+    reach: calls this process through its own Service; raises what says why nobody could. leaving: says whether this
+    process's own Deployment is being deleted.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Registrar:
         *,
         existing: Callable[[], Iterable[Mapping[str, Any]]],
         ca_bundle: Callable[[], bytes],
+        reach: Callable[[], Awaitable[None]],
         leaving: Callable[[], bool],
     ) -> None:
         self._server = server
@@ -94,6 +96,7 @@ class Registrar:
         self._cluster_role = cluster_role
         self._existing = existing
         self._ca_bundle = ca_bundle
+        self._reach = reach
         self._leaving = leaving
         self._foreign = ""
 
@@ -102,6 +105,9 @@ class Registrar:
         owner = None if self._leaving() else await self._owner()
         todo = plan(self._existing(), self._backend, owner, self._ca_bundle())
         self._report(todo.foreign)
+        if todo.create:
+            self._telemetry.registered.set(0)
+            await self._reach()  # a network in which nobody reaches this API must not get it registered
         for item in todo.create:
             await self._write("POST", PATH, item)
         for item in todo.update:
@@ -139,7 +145,7 @@ class Registrar:
         if foreign and foreign != self._foreign:
             logger.error(
                 "another server owns %s (%s), so this one is not registered and HPAs cannot read its metrics; "
-                "remove that server",
+                "scale by spec.autoscaling.provider KEDA, give it the rules of docs/autoscaling.md, or remove it",
                 GROUP,
                 foreign,
             )

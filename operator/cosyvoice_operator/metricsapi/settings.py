@@ -17,10 +17,13 @@ class Settings:
     secret: str
     cluster_role: str
     deployment: str
+    own_address: str
+    keda_secret: str
     kubeconfig: str | None
     host: str
     port: int
     health_port: int
+    keda_port: int
     scrape_interval: float
     scrape_timeout: float
     scrape_concurrency: int
@@ -37,6 +40,11 @@ class Settings:
         name = f"{self.service}.{self.namespace}.svc"
         return [name, f"{name}.cluster.local"]
 
+    @property
+    def own_url(self) -> str:
+        """Where this process finds itself behind its Service."""
+        return f"https://{self.own_address or f'{self.dns_names[0]}:{self.service_port}'}"
+
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
     """Read the command line; a wrong one ends the process with a usage message (exit code 2)."""
@@ -50,11 +58,21 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     where.add_argument(
         "--deployment", default="", help="own Deployment: when it is deleted, the APIServices are withdrawn at once"
     )
+    where.add_argument(
+        "--own-address", default="", help="host:port by which that Service is reached; default: its name and port"
+    )
+    where.add_argument(
+        "--keda-secret",
+        default="",
+        metavar="NAMESPACE/NAME",
+        help="Secret with which KEDA proves itself; empty: no KEDA",
+    )
     where.add_argument("--kubeconfig", help="outside a cluster; default: service account, $KUBECONFIG, ~/.kube/config")
     listen = parser.add_argument_group("ports")
     listen.add_argument("--host", default="", help="address to listen on; default: all")
     listen.add_argument("--port", type=_port, default=10250, help="HTTPS, for kube-apiserver")
     listen.add_argument("--health-port", type=_port, default=8080, help="HTTP: /healthz, /readyz, /metrics")
+    listen.add_argument("--keda-port", type=_port, default=8443, help="HTTPS, for KEDA; only with --keda-secret")
     scrape = parser.add_argument_group("scraping")
     scrape.add_argument("--scrape-interval", type=_positive, default=5.0, metavar="S")
     scrape.add_argument("--scrape-timeout", type=_positive, default=2.0, metavar="S")
@@ -66,6 +84,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             f"--scrape-timeout {settings.scrape_timeout:g} is longer than --scrape-interval "
             f"{settings.scrape_interval:g}: make it shorter"
         )
+    if settings.keda_secret.count("/") != (1 if settings.keda_secret else 0):
+        parser.error(f"--keda-secret {settings.keda_secret}: give NAMESPACE/NAME")
     if settings.scrape_concurrency < 1:
         parser.error(f"--scrape-concurrency {settings.scrape_concurrency}: at least 1")
     return settings

@@ -35,6 +35,12 @@ class Telemetry:
             ["code"],
             registry=self.registry,
         )
+        self.keda_requests = Counter(
+            "cosyvoice_metrics_api_keda_requests",
+            "Requests of KEDA, by HTTP status code",
+            ["code"],
+            registry=self.registry,
+        )
         self.registered = Gauge(
             "cosyvoice_metrics_api_registered",
             "1 while custom.metrics.k8s.io is registered for this metrics API, 0 while another server owns it",

@@ -49,10 +49,13 @@ def available(pools: Sequence[PoolFacts]) -> Verdict:
     return Verdict("Available", "False", "NoWorkerReady", "no worker is ready")
 
 
-def scaling_active(pools: Sequence[PoolFacts], autoscaled: bool) -> Verdict:
-    if not autoscaled:
+def scaling_active(pools: Sequence[PoolFacts], provider: str, metrics_owner: str) -> Verdict:
+    """`metrics_owner` is who else serves custom.metrics.k8s.io; empty: nobody."""
+    if provider == "None":
         return Verdict("ScalingActive", "False", "Disabled", "spec.autoscaling.provider is None")
     for pool in pools:
+        if pool.scaling_problem is not None and provider == "HPA" and metrics_owner:
+            return Verdict("ScalingActive", "False", "MetricsAPIOwnedByOther", _of(pool, _foreign(metrics_owner)))
         if pool.scaling_problem is not None:
             reason, message = pool.scaling_problem
             return Verdict("ScalingActive", "False", reason, _of(pool, message))
@@ -98,6 +101,13 @@ def ready(pools: Sequence[PoolFacts], problem: SpecError | None) -> Verdict:
         ]
         return Verdict("Ready", "False", "PoolsNotReady", "; ".join(sentences))
     return Verdict("Ready", "True", "AllPoolsReady", "every pool has at least its minimum of workers ready")
+
+
+def _foreign(owner: str) -> str:
+    return (
+        f"custom.metrics.k8s.io is served by {owner}, which has no readings of this pool; set "
+        "spec.autoscaling.provider to KEDA, or give that server the rules of docs/autoscaling.md, or remove it"
+    )
 
 
 def _of(pool: PoolFacts, message: str) -> str:

@@ -24,17 +24,19 @@ def status_of(
     now: datetime.datetime,
     *,
     queued: bool = False,
+    metrics_owner: str = "",
 ) -> dict[str, Any]:
     """`problem` is what kept the plan from being carried out, if anything did; `previous` is the status so far.
 
-    `queued`: new workers are wanted and wait for the rollouts of other services.
+    `queued`: new workers are wanted and wait for the rollouts of other services. `metrics_owner`: who else serves
+    custom.metrics.k8s.io.
     """
     service = plan.service
     verdicts = [
         conditions.accepted(problem, service.spec.paused, queued),
         conditions.model_ready(pools),
         conditions.available(pools),
-        conditions.scaling_active(pools, plan.autoscaled),
+        conditions.scaling_active(pools, service.spec.autoscaling.provider, metrics_owner),
         conditions.rollout_blocked(pools),
         conditions.capacity_shortfall(pools),
         conditions.ready(pools, problem),

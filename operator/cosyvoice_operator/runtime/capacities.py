@@ -1,4 +1,5 @@
-"""What the workers have measured of themselves, for the status: asked of each ready worker every half a minute.
+"""What the workers say of themselves, for the status and for who goes first: asked of each ready worker every half a
+minute.
 
 Autoscaling does not depend on it; that has the metrics API's own, faster readings.
 """
@@ -27,24 +28,33 @@ logger = logging.getLogger(__name__)
 
 
 class _Report(BaseModel):
-    """The part of `cosyvoice_contract.LoadReport` that the status shows."""
+    """The part of `cosyvoice_contract.LoadReport` that the operator reads."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     capacity: float = Field(gt=0)
     capacity_from: CapacityFrom
+    running: int = Field(ge=0)
+    queued: int = Field(ge=0)
 
 
 class Capacities:
-    """Pod uid -> audio seconds per second, of workers that have measured it."""
+    """What the ready workers answered last."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._measured: dict[str, float] = {}
+        self._work: dict[str, int] = {}
 
     @property
     def measured(self) -> Mapping[str, float]:
+        """Pod uid -> audio seconds per second, of workers that have measured it."""
         return self._measured
+
+    @property
+    def work(self) -> Mapping[str, int]:
+        """Pod uid -> sequences that run and wait, of workers that answered in the last round."""
+        return self._work
 
     async def run(self, changed: Callable[[ServiceKey], None]) -> None:
         """Ask for ever; `changed` is called with a service of whose workers one says something else than before."""
@@ -58,6 +68,7 @@ class Capacities:
         ready = [pod for pod in pods if _ready(pod)]
         known = {pod["metadata"]["uid"] for pod in pods}
         self._measured = {uid: capacity for uid, capacity in self._measured.items() if uid in known}
+        self._work = {uid: work for uid, work in self._work.items() if uid in known}
         for pod, news in zip(ready, await asyncio.gather(*(self._ask(session, pod) for pod in ready)), strict=True):
             service = service_key(POD, pod)
             if news and service is not None:
@@ -69,8 +80,10 @@ class Capacities:
             body = await read_load(session, pod["status"]["podIP"], WORKER_PORT, TIMEOUT_SECONDS)
             report = _Report.model_validate_json(body)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            logger.debug("capacity of %s: %s", pod["metadata"]["name"], error or type(error).__name__)
+            logger.debug("load of %s: %s", pod["metadata"]["name"], error or type(error).__name__)
+            self._work.pop(pod["metadata"]["uid"], None)
             return False
+        self._work[pod["metadata"]["uid"]] = report.running + report.queued
         before = self._measured.get(pod["metadata"]["uid"], 0.0)
         if report.capacity_from != "Measured" or abs(report.capacity - before) <= NEWS * before:
             return False

@@ -18,8 +18,10 @@ from cosyvoice_operator.cluster.events import Events
 from cosyvoice_operator.cluster.kinds import COSYVOICE_SERVICE
 from cosyvoice_operator.cluster.store import ServiceKey, Store
 from cosyvoice_operator.runtime.capacities import Capacities
+from cosyvoice_operator.runtime.departure import Departure
 from cosyvoice_operator.runtime.http import serve
 from cosyvoice_operator.runtime.leadership import Leadership
+from cosyvoice_operator.runtime.metrics_group import MetricsGroup
 from cosyvoice_operator.runtime.optional_kinds import OptionalKinds
 from cosyvoice_operator.runtime.queue import WorkQueue
 from cosyvoice_operator.runtime.reconciler import Reconciler
@@ -45,6 +47,7 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
         capacities = Capacities(store)
         events = Events(server, identity)
         optional = OptionalKinds(server, store, applier, namespace=None)
+        metrics_group = MetricsGroup(server, lambda: _add_all(store, queue))
         reconciler = Reconciler(
             settings,
             store,
@@ -52,6 +55,8 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
             events,
             measured=lambda: capacities.measured,
             served=lambda: optional.served,
+            order_departure=Departure(server, store, lambda: capacities.work).order,
+            metrics_owner=lambda: metrics_group.owner,
         )
         queue = WorkQueue[ServiceKey](_timed(reconciler))
         leadership = Leadership(server, own_namespace, "cosyvoice-operator", identity)
@@ -70,6 +75,7 @@ async def run(settings: Settings, own_namespace: str, identity: str, port: int) 
                 group.create_task(capacities.run(queue.add)),
                 group.create_task(events.run()),
                 group.create_task(optional.run(queue.add)),
+                group.create_task(metrics_group.run()),
                 group.create_task(_work(watches, optional, store, queue, leadership)),
                 group.create_task(_resync(store, queue, settings.resync_seconds)),
             ]
@@ -90,8 +96,7 @@ async def _work(
     logger.info("all kinds are listed")
     while True:
         await leadership.won()
-        for service in store.services():
-            queue.add(service)
+        _add_all(store, queue)
         logger.info("%d services to look at", queue.depth)
         work, lost = asyncio.create_task(queue.run(WORKERS)), asyncio.create_task(leadership.lost())
         try:
@@ -101,6 +106,11 @@ async def _work(
             lost.cancel()
         if work in done:
             work.result()  # it never ends but by an error
+
+
+def _add_all(store: Store, queue: WorkQueue[ServiceKey]) -> None:
+    for service in store.services():
+        queue.add(service)
 
 
 async def _resync(store: Store, queue: WorkQueue[ServiceKey], period: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from cosyvoice_operator.api.errors import SpecError
@@ -65,6 +65,8 @@ class Reconciler:
         *,
         measured: Callable[[], Mapping[str, float]],
         served: Callable[[], frozenset[str]] = frozenset,
+        order_departure: Callable[[ServiceKey, Plan], Awaitable[float | None]],
+        metrics_owner: Callable[[], str] = lambda: "",
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         """measured: pod uid -> audio seconds per second. served: optional kinds, as `group/version/Kind`."""
@@ -74,6 +76,8 @@ class Reconciler:
         self._events = events
         self._measured = measured
         self._served = served
+        self._order_departure = order_departure
+        self._metrics_owner = metrics_owner
         self._throttle = RolloutThrottle(settings.rollouts_at_once)
         self._now = now
 
@@ -100,11 +104,20 @@ class Reconciler:
                 sum(pool.ready for pool in facts),
                 enough=all(pool.ready >= pool.plan.min_workers or pool.waits_for_node for pool in facts),
             )
-        status = status_of(planned, facts, done.problem, raw["status"], self._now(), queued=done.queued)
+        status = status_of(
+            planned,
+            facts,
+            done.problem,
+            raw["status"],
+            self._now(),
+            queued=done.queued,
+            metrics_owner=self._metrics_owner(),
+        )
         await self._tell(raw, status)
         if done.failure is not None:
             raise Retry(str(done.failure)) from done.failure
-        return QUEUED_SECONDS if done.queued else recheck_after(facts)
+        departure = None if planned.service.spec.paused else await self._order_departure(key, planned)
+        return QUEUED_SECONDS if done.queued else min(filter(None, (departure, recheck_after(facts))), default=None)
 
     def _decide(self, key: ServiceKey, raw: Object) -> tuple[Plan, list[Object]]:
         """What is wanted of a service. Raises SpecError, also for what should not happen: a retry cannot mend that."""

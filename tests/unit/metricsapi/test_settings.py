@@ -22,6 +22,11 @@ def test_the_certificate_bears_the_names_of_the_service() -> None:
     assert parsed().dns_names == ["metrics.speech.svc", "metrics.speech.svc.cluster.local"]
 
 
+def test_it_finds_itself_by_the_name_of_the_service_unless_told_otherwise() -> None:
+    assert parsed().own_url == "https://metrics.speech.svc:443"
+    assert parsed("--own-address=localhost:7").own_url == "https://localhost:7"
+
+
 @pytest.mark.parametrize(
     ("flag", "said"),
     [

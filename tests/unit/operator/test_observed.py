@@ -24,8 +24,10 @@ def facts(
     return [pool_facts(pool, deployed, autoscaler, pods, measured=measured or {}, drain_seconds=330, now=NOW)]
 
 
-def status(pools: list[PoolFacts], previous: Any = None, problem: SpecError | None = None) -> dict[str, Any]:
-    return status_of(PLAN, pools, problem, previous or {}, NOW)
+def status(
+    pools: list[PoolFacts], previous: Any = None, problem: SpecError | None = None, metrics_owner: str = ""
+) -> dict[str, Any]:
+    return status_of(PLAN, pools, problem, previous or {}, NOW, metrics_owner=metrics_owner)
 
 
 def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
@@ -316,3 +318,15 @@ def test_a_pool_named_in_the_spec_is_shown_before_it_exists() -> None:
     plan = planned(pools=[pool(), pool(name="a100", card="A100")])
     seen = [pool_facts(pool, None, None, (), measured={}, drain_seconds=0, now=NOW) for pool in plan.pools]
     assert [entry["workers"]["desired"] for entry in status_of(plan, seen, None, {}, NOW)["pools"]] == [1, 1]
+
+
+def test_another_owner_of_the_metrics_api_is_named_with_the_ways_out() -> None:
+    missing = {"type": "ScalingActive", "status": "False", "reason": "FailedGetObjectMetric", "message": "not found"}
+    blind = facts(deployment(replicas=2, ready=2), autoscaler(missing))
+    said = condition(status(blind, metrics_owner="Service monitoring/prometheus-adapter"), "ScalingActive")
+    assert (said["status"], said["reason"]) == ("False", "MetricsAPIOwnedByOther")
+    assert "is served by Service monitoring/prometheus-adapter" in said["message"]
+    assert "spec.autoscaling.provider to KEDA" in said["message"]
+    # An adapter that has the rules serves the readings: no trouble, whoever owns the group.
+    seeing = facts(deployment(replicas=2, ready=2), autoscaler(READING))
+    assert condition(status(seeing, metrics_owner="Service monitoring/x"), "ScalingActive")["status"] == "True"

@@ -17,6 +17,10 @@ from cosyvoice_operator.runtime.reconciler import Reconciler
 from tests.unit.operator.builders import manifest
 
 
+async def nobody_goes(*_: object) -> None:
+    return None
+
+
 async def test_a_mistake_of_the_operators_own_is_told_and_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = manifest()
     raw["metadata"]["resourceVersion"] = "1"
@@ -33,7 +37,9 @@ async def test_a_mistake_of_the_operators_own_is_told_and_not_retried(monkeypatc
 
     monkeypatch.setattr(server, "request", take)
     monkeypatch.setattr("cosyvoice_operator.runtime.reconciler.children", fails)
-    reconciler = Reconciler(Settings(), store, Applier(server, store), Events(server, "me"), measured=dict)
+    reconciler = Reconciler(
+        Settings(), store, Applier(server, store), Events(server, "me"), measured=dict, order_departure=nobody_goes
+    )
 
     assert await reconciler.reconcile(("speech", "narrator")) is None
     (body,) = sent
