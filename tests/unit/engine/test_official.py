@@ -26,9 +26,10 @@ def recording() -> Recording:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(AudioRunner, "_noise", lambda self, sequence: lambda first, count: torch.zeros(count, 9))
-    made = Bench(slots=8)
-    made.engine.llm.sampling = replace(made.engine.llm.sampling, **GREEDY)
-    return made
+    loaded = model()
+    llm = loaded.config.llm
+    greedy = replace(llm, sampling=replace(llm.sampling, **GREEDY))
+    return Bench(slots=8, loaded=replace(loaded, config=replace(loaded.config, llm=greedy)))
 
 
 def ask(recording: Recording, mode: str) -> SynthesisRequest:
