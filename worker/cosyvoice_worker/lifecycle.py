@@ -48,6 +48,8 @@ class Worker:
         self.settings = settings
         self.started_at = time.time()
         self.phase: Phase = "Starting"
+        self.leaving = asyncio.Event()
+        """Set when it drains: sessions come to their end."""
         self.on_ready: Callable[[float], None] = lambda seconds: None
         self._load = load
         self._engine: Engine | None = None
@@ -90,6 +92,7 @@ class Worker:
     async def drain(self) -> bool:
         """Take nothing more, let what runs finish. True when all did within the drain time."""
         was_ready, self.phase = self._engine is not None, "Draining"
+        self.leaving.set()
         if not was_ready:
             return True
         assert self._engine is not None

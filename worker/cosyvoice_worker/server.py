@@ -13,9 +13,11 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cosyvoice_worker.api import dictation
 from cosyvoice_worker.api.app import create_app
 from cosyvoice_worker.lifecycle import Engine, Worker
 from cosyvoice_worker.settings import Settings
+from cosyvoice_worker.websocket_protocol import bounded_websockets
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +98,17 @@ async def serve(
     """Serve until a signal, then drain. Raises `StartFailed` and what `load` raises; `listening` gets the server."""
     worker = Worker(settings, load)
     sock = listen(settings.listen_host, settings.listen_port)
+    app = create_app(worker)
     config = uvicorn.Config(
-        create_app(worker),
+        app,
         http=_cutting(settings.write_stall_seconds),
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        ws="none",
+        ws=bounded_websockets(settings.write_stall_seconds),
+        ws_max_size=dictation.MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,  # audio does not get smaller by it
     )
     server = Server(config, port=sock.getsockname()[1])
     serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -115,7 +120,7 @@ async def serve(
         if starting.done():
             starting.result()
             await asyncio.wait({serving, terminated}, return_when=asyncio.FIRST_COMPLETED)
-        await _drain(worker, server)
+        await _drain(worker, server, app.state.sessions)
     finally:
         starting.cancel()
         terminated.cancel()
@@ -127,10 +132,11 @@ async def serve(
         log.info("stopped")
 
 
-async def _drain(worker: Worker, server: Server) -> None:
+async def _drain(worker: Worker, server: Server, sessions: dictation.Sessions) -> None:
     seconds = worker.settings.drain_seconds
     ends = time.monotonic() + seconds
     log.info("draining", extra={"at_most_seconds": seconds})
     if not await worker.drain():
         log.error("streams were cut: they did not end within the drain time", extra={"drain_seconds": seconds})
+    await sessions.end(ends - time.monotonic() + _FLUSH_SECONDS)
     server.config.timeout_graceful_shutdown = max(1, int(ends - time.monotonic() + _FLUSH_SECONDS))

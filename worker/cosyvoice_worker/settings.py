@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     write_stall_seconds: float = Field(
         60.0, gt=0, le=3600, description="a client that reads nothing for so long is cut"
     )
+    session_seconds: float = Field(600.0, gt=0, le=86_400, description="a WebSocket session lasts no longer")
+    session_idle_seconds: float = Field(
+        30.0, gt=0, le=3600, description="a WebSocket session ends when its client says nothing for so long"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_texts: bool = Field(False, description="write what is spoken into the log")
 

@@ -11,9 +11,23 @@ log = logging.getLogger(__name__)
 
 
 class Account:
-    """Of one request, or of one text of a session. `started`: a time of `time.perf_counter`."""
+    """Of one request, or of one text of a session.
 
-    def __init__(self, metrics: Metrics, request_id: str, started: float, voice: str, audio_format: str) -> None:
+    `started`: a time of `time.perf_counter`. `dictated`: the client's writing sets the pace, so that times and gaps say
+    nothing about this worker.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        request_id: str,
+        started: float,
+        voice: str,
+        audio_format: str,
+        *,
+        dictated: bool = False,
+    ) -> None:
+        self._dictated = dictated
         self._metrics = metrics
         self._started = started
         self._first: float | None = None
@@ -26,8 +40,9 @@ class Account:
         now = time.perf_counter()
         if self._first is None:
             self._first = now
-            self._metrics.first_audio.observe(now - self._started)
-        elif now - self._first > self._audio_seconds:
+            if not self._dictated:
+                self._metrics.first_audio.observe(now - self._started)
+        elif not self._dictated and now - self._first > self._audio_seconds:
             self._gaps += 1
             self._metrics.playback_gaps.inc()
         self._audio_seconds += seconds
@@ -37,7 +52,8 @@ class Account:
         took = time.perf_counter() - self._started
         self._metrics.requests.labels(outcome).inc()
         if outcome == "completed" and self._audio_seconds:
-            self._metrics.rtf.observe(took / self._audio_seconds)
+            if not self._dictated:
+                self._metrics.rtf.observe(took / self._audio_seconds)
             self._metrics.audio_per_request.observe(self._audio_seconds)
         fields = self._fields | {
             "outcome": outcome,

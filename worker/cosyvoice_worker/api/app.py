@@ -11,7 +11,17 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosyvoice_worker.api import choice_of_voice, errors, listings, native, playground, probes, speech, voices
+from cosyvoice_worker.api import (
+    choice_of_voice,
+    dictation,
+    errors,
+    listings,
+    native,
+    playground,
+    probes,
+    speech,
+    voices,
+)
 from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.engine.requests import Refused
@@ -35,6 +45,7 @@ def create_app(worker: Worker) -> FastAPI:
         redoc_url=None,
     )
     app.state.worker = worker
+    app.state.sessions = dictation.Sessions()
     app.state.recordings = asyncio.Semaphore(choice_of_voice.RECORDINGS_AT_ONCE)
     app.state.metrics = Metrics(
         load=worker.load_report,
@@ -46,7 +57,15 @@ def create_app(worker: Worker) -> FastAPI:
     )
     worker.on_ready = app.state.metrics.load_seconds.set
     errors.install(app)
-    for router in (speech.router, native.router, voices.router, listings.router, probes.router, playground.router):
+    for router in (
+        speech.router,
+        dictation.router,
+        native.router,
+        voices.router,
+        listings.router,
+        probes.router,
+        playground.router,
+    ):
         app.include_router(router)
     app.add_middleware(_BodyLimit)
     app.add_middleware(_RequestHeaders)
@@ -75,7 +94,7 @@ class _RequestHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
@@ -91,12 +110,14 @@ class _RequestHeaders:
                 headers = MutableHeaders(scope=message)
                 headers["connection"] = "close"
                 headers["x-request-id"] = request_id
+            elif message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
             await self._app(scope, receive, with_headers)
         except Exception as error:
-            if started:
+            if started or scope["type"] == "websocket":
                 raise
             log.error("request failed", exc_info=error, extra={"path": scope["path"], "request_id": request_id})
             answer = ApiError(500, "the worker failed on this request; its log has the cause")
