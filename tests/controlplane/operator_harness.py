@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from cosyvoice_contract import LoadReport
 from tests.cluster.binaries import BIN
 from tests.cluster.control_plane import ControlPlane
 
@@ -208,7 +209,7 @@ READY = {
 
 
 @contextlib.contextmanager
-def worker_at(address: str, report: Object) -> Iterator[None]:
+def worker_at(address: str, report: LoadReport) -> Iterator[None]:
     """Answers `GET /load` as a worker with that pod address does; every 127.x address is this machine's."""
 
     class Handler(http.server.BaseHTTPRequestHandler):

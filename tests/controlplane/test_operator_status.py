@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cosyvoice_contract import LoadReport
 from tests.controlplane.operator_harness import (
     READY,
     Namespace,
@@ -94,10 +95,24 @@ def quota_counts(home: Namespace) -> None:
     assert "nvidia" in home.kubectl("get", "resourcequota", "gpus", "--output=jsonpath={.status.hard}")
 
 
+MEASURED = LoadReport(
+    pool_card="CPU",
+    demand=0.0,
+    capacity=4.2,
+    capacity_from="Measured",
+    gpu_load=0.0,
+    gpu_utilization=None,
+    gpu_memory=0.0,
+    running=0,
+    queued=0,
+    draining=False,
+)
+
+
 def test_a_capacity_that_workers_measured_is_shown_with_what_it_leaves_undone(
     operator: OperatorProcess, home: Namespace
 ) -> None:
-    with worker_at("127.91.7.1", {"capacity": 4.2, "capacity_from": "Measured"}):
+    with worker_at("127.91.7.1", MEASURED):
         home.apply(service(pools=[{"name": "cpu", "card": "CPU", "concurrency": {"max": 30}}]))
         eventually(lambda: pods_are(home, 1))
         home.set_pods({**READY, "podIP": "127.91.7.1", "podIPs": [{"ip": "127.91.7.1"}]})
