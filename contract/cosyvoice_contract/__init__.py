@@ -87,6 +87,8 @@ DEFAULT_PROMPT_DIR: Final = "/usr/share/cosyvoice/prompts"
 
 WORKER_CONTAINER: Final = "worker"
 """Name of the main container of a worker pod."""
+WORKER_GID: Final = 65532
+"""The group that the worker image runs as."""
 WORKER_PORT: Final = 8000
 PATH_LIVE: Final = "/healthz"
 PATH_READY: Final = "/readyz"

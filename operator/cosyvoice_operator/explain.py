@@ -37,9 +37,23 @@ def _service(planned: Plan) -> list[str]:
         f"{spec.drain.timeout_seconds} s for running streams, {EXIT_SECONDS} s to leave.",
         f"  A rollout of type {spec.rollout.type}: {_ROLLOUTS[spec.rollout.type]}",
     ]
+    lines += _voices(planned)
     for pool in planned.pools:
         lines += ["", *_pool(planned, pool)]
     return lines
+
+
+def _voices(planned: Plan) -> list[str]:
+    said = planned.service.spec.voices
+    lines = []
+    if said.preset:
+        names = ", ".join(voice.name for voice in said.preset)
+        lines.append(f"  Voices {names}, besides the model's own; a change of them reaches workers that run.")
+    if said.aliases:
+        lines.append("  " + ", ".join(f"{alias} is {voice}" for alias, voice in sorted(said.aliases.items())) + ".")
+    store = said.store.persistent_volume_claim.claim_name if said.store is not None else ""
+    kept = f"are kept on the claim {store}" if store else "are refused: spec.voices.store is not set"
+    return [*lines, f"  Voices that clients upload {kept}."]
 
 
 _ROLLOUTS = {

@@ -132,6 +132,9 @@ def _mounts(service: CosyVoiceService) -> Iterator[str]:
     if spec.model.source.persistent_volume_claim is not None:
         claim = spec.model.source.persistent_volume_claim.claim_name
         yield f"PersistentVolumeClaim {claim} (spec.model.source.persistentVolumeClaim)"
+    if spec.voices.store is not None:
+        claim = spec.voices.store.persistent_volume_claim.claim_name
+        yield f"PersistentVolumeClaim {claim} (spec.voices.store)"
     if spec.auth is not None and spec.auth.api_keys_secret_ref is not None:
         yield f"Secret {spec.auth.api_keys_secret_ref.name} (spec.auth.apiKeysSecretRef)"
 

@@ -150,6 +150,7 @@ def test_the_operator_may_do_no_more_than_it_does(helm: Path) -> None:
         ("tts.cosyvoice.io", "cosyvoiceservices"): {"list", "watch"},
         ("tts.cosyvoice.io", "cosyvoiceservices/status"): {"patch"},
         ("", "services"): child,
+        ("", "configmaps"): child,
         ("apps", "deployments"): child,
         ("autoscaling", "horizontalpodautoscalers"): child,
         ("policy", "poddisruptionbudgets"): child,

@@ -15,6 +15,7 @@ from cosyvoice_operator.api.kubernetes import (
     ScalingBehavior,
     Toleration,
 )
+from cosyvoice_operator.api.voices import Voices
 
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -248,6 +249,7 @@ class Spec(Model):
     image: Annotated[str, Field(max_length=1024)] = ""
     """Worker image; from the operator's settings, in the card's variant, where it is empty."""
     model: ModelSpec
+    voices: Voices = Voices()
     pools: Annotated[list[Pool], Field(min_length=1, max_length=16, json_schema_extra=list_map("name"))]
     engine: Engine = Engine()
     autoscaling: Autoscaling = Autoscaling()

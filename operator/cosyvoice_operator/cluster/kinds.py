@@ -44,6 +44,7 @@ class Kind:
 
 
 SERVICE: Final = Kind("", "v1", "Service", "services")
+CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 AUTOSCALER: Final = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -51,7 +52,7 @@ INGRESS: Final = Kind("networking.k8s.io", "v1", "Ingress", "ingresses")
 POD: Final = Kind("", "v1", "Pod", "pods")
 COSYVOICE_SERVICE: Final = Kind(GROUP, VERSION, KIND, PLURAL)
 
-CHILDREN: Final = (SERVICE, DEPLOYMENT, AUTOSCALER, BUDGET, INGRESS)
+CHILDREN: Final = (SERVICE, CONFIG_MAP, DEPLOYMENT, AUTOSCALER, BUDGET, INGRESS)
 """What the operator makes of Kubernetes' own kinds."""
 
 HTTP_ROUTE: Final = Kind(

@@ -7,13 +7,14 @@ from cosyvoice_operator.desired.exposure import exposure
 from cosyvoice_operator.desired.metadata import Manifest
 from cosyvoice_operator.desired.scaling import autoscaler
 from cosyvoice_operator.desired.service import service
+from cosyvoice_operator.desired.voices import voices
 from cosyvoice_operator.desired.workers import deployment
 from cosyvoice_operator.plan import Plan
 
 
 def children(plan: Plan) -> list[Manifest]:
-    """In the order in which they are applied: what an autoscaler or a budget refers to comes before it."""
-    manifests = [service(plan)]
+    """In the order in which they are applied: what another one refers to comes before it."""
+    manifests = [service(plan), *voices(plan)]
     for pool in plan.pools:
         manifests.append(deployment(plan, pool))
         if plan.autoscaled:

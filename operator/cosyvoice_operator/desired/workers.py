@@ -13,6 +13,7 @@ from cosyvoice_operator.api.service import ModelSource
 from cosyvoice_operator.desired.auth import key_environment, key_mounts, key_volumes
 from cosyvoice_operator.desired.metadata import Manifest, metadata, pool_labels, pool_selector
 from cosyvoice_operator.desired.overrides import merged
+from cosyvoice_operator.desired.voices import voice_environment, voice_mounts, voice_volumes
 from cosyvoice_operator.plan import Plan, PoolPlan
 
 MODELS_MOUNT = "/models"
@@ -80,14 +81,14 @@ def _pod(plan: Plan, pool: PoolPlan) -> Manifest:
     claim = spec.model.source.persistent_volume_claim
     if claim is not None:
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}})
-    volumes += key_volumes(plan)
+    volumes += voice_volumes(plan) + key_volumes(plan)
     pod: Manifest = {
         "containers": [_container(plan, pool)],
         "volumes": volumes,
         "terminationGracePeriodSeconds": grace_seconds(plan),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": _pod_security(plan),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -111,6 +112,14 @@ def _pod(plan: Plan, pool: PoolPlan) -> Manifest:
     elif pool.card.nodes:
         pod["affinity"] = {"nodeAffinity": _nodes_with_card(pool)}
     return pod
+
+
+def _pod_security(plan: Plan) -> Manifest:
+    security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if plan.service.spec.voices.store is not None:
+        # What is written to a volume is written as this group, to which a new volume is given.
+        security |= {"fsGroup": contract.WORKER_GID, "fsGroupChangePolicy": "OnRootMismatch"}
+    return security
 
 
 def _nodes_with_card(pool: PoolPlan) -> Manifest:
@@ -138,7 +147,7 @@ def _container(plan: Plan, pool: PoolPlan) -> Manifest:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - inside the container, an emptyDir
     if spec.model.source.persistent_volume_claim is not None:
         mounts.append({"name": "models", "mountPath": MODELS_MOUNT, "readOnly": True})
-    mounts += key_mounts(plan)
+    mounts += voice_mounts(plan) + key_mounts(plan)
     return {
         "name": contract.WORKER_CONTAINER,
         "image": pool.image,
@@ -187,6 +196,7 @@ def _environment(plan: Plan, pool: PoolPlan) -> dict[str, str]:
         contract.ENV_DRAIN_SECONDS: str(spec.drain.timeout_seconds),
         contract.ENV_MEMORY_GUARD_PERCENT: str(pool.memory_guard_percent),
         contract.ENV_LOG_LEVEL: spec.observability.log_level.lower(),
+        **voice_environment(plan),
         **key_environment(plan),
     }
 

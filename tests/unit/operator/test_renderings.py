@@ -87,6 +87,18 @@ OVERRIDES = {
         },
         auth={"mode": "APIKeys", "apiKeysSecretRef": {"name": "speech-keys"}},
     ),
+    "voices": manifest(
+        voices={
+            "preset": [
+                {"name": "Anna", "text": "安娜。", "audio": {"configMapKeyRef": {"name": "voices", "key": "anna.wav"}}},
+                {"name": "Bob", "text": "Bob.", "audio": {"secretKeyRef": {"name": "private.voices", "key": "bob"}}},
+                {"name": "Cleo", "text": "Cleo.", "audio": {"path": "studio/cleo.flac"}},
+                {"name": "Dora", "text": "Dora.", "audio": {"configMapKeyRef": {"name": "voices", "key": "dora.wav"}}},
+            ],
+            "store": {"persistentVolumeClaim": {"claimName": "uploads"}},
+            "aliases": {"nova": "Bob", "alloy": "Anna"},
+        }
+    ),
     "quickstart": yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text()),
 }
 SERVICES: dict[str, Any] = {f"card-{card}": manifest(pools=[pool(card=card)]) for card in CARDS} | OVERRIDES
@@ -111,20 +123,23 @@ def test_pods_pass_pod_security_restricted(name: str) -> None:
         if child["kind"] != "Deployment":
             continue
         pod = child["spec"]["template"]["spec"]
-        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert set(pod["securityContext"]) <= {"runAsNonRoot", "seccompProfile", "fsGroup", "fsGroupChangePolicy"}
         for container in pod["containers"]:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert all(
-            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "secret"} for volume in pod["volumes"]
+            set(volume) - {"name"} <= {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+            for volume in pod["volumes"]
         )
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_replicas_are_nobodys_in_what_is_applied(name: str) -> None:
     for child in children(plan(CosyVoiceService.parse(SERVICES[name]), SETTINGS)):
-        assert "replicas" not in child["spec"]
+        assert "replicas" not in child.get("spec", {})
 
 
 _NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?", fullmatch=True)
