@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
+_TELLS_ALL = ("uvicorn.error", "websockets", "multipart", "python_multipart", "httpcore2", "asyncio")
+"""Libraries that log, at debug level, headers (API keys) and messages (texts): never that."""
+
 
 class JsonFormatter(logging.Formatter):
     """`log.info("spoken", extra={"request_id": ...})` -> {"time", "level", "logger", "message", "request_id", ...}."""
@@ -36,3 +39,5 @@ def configure(level: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers[:] = []
         logger.propagate = True
+    for name in _TELLS_ALL:
+        logging.getLogger(name).setLevel(max(logging.INFO, logging.root.level))

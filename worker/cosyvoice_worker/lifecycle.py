@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from cosyvoice_contract import LoadReport
+from cosyvoice_worker.api_keys import ApiKeys
 from cosyvoice_worker.device.nvml import Gpu, GpuReading, UtilizationMeter
 from cosyvoice_worker.engine.engine import Counters
 from cosyvoice_worker.engine.recorded_voices import RecordedVoices
@@ -56,12 +57,17 @@ class Worker:
         self._utilization: UtilizationMeter | None = None
         self._catalogue: VoiceCatalogue | None = None
         self.reloads = Reloads()
+        keys = settings.api_keys_dir
+        self.api_keys = None if keys is None else ApiKeys(keys, self.reloads)
+        """None: everybody may speak."""
         self._following: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Load and warm up. Returns when the worker is ready; raises what the loading raised."""
         started = time.perf_counter()
         self.phase = "Loading"
+        if self.api_keys is not None:
+            self._following.append(asyncio.create_task(follow(self.api_keys.refresh)))
         engine = await self._load(self.settings)
         if engine.gpu is not None:
             gpu = engine.gpu

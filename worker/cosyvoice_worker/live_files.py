@@ -44,7 +44,7 @@ class Reloads:
         log.info("taken over", extra={"what": what, "which": which} | fields)
 
     def failed(self, what: str, problem: str, which: str = "") -> None:
-        """It is not usable, and what was there before stays in use. The same problem again is not news."""
+        """It is not usable; `problem` says why and what counts instead. The same problem again is not news."""
         if self._problems.get((what, which)) == problem:
             return
         self._problems[what, which] = problem

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     queue_seconds: float = Field(30.0, gt=0, le=600, description="a request waits at most this long for its turn")
     memory_guard_percent: int = Field(85, ge=1, le=100)
 
+    api_keys_dir: Path | None = Field(
+        None, description="API keys, one file a name, one key a line; read when they change; none: everybody may speak"
+    )
     voices_file: Path | None = Field(None, description="voices and aliases of the service, JSON; read when it changes")
     voice_store_dir: Path | None = Field(None, description="where uploaded voices are kept; none: no uploads")
     max_uploaded_voices: int = Field(200, ge=1, le=10_000, description="more uploads than these are refused")

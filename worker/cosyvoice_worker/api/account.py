@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 class Account:
     """Of one request, or of one text of a session.
 
-    `started`: a time of `time.perf_counter`. `dictated`: the client's writing sets the pace, so that times and gaps say
-    nothing about this worker.
+    `started`: a time of `time.perf_counter`. `api_key`: the name of the client's. `dictated`: the client's writing sets
+    the pace, so that times and gaps say nothing about this worker.
     """
 
     def __init__(
@@ -25,6 +25,7 @@ class Account:
         voice: str,
         audio_format: str,
         *,
+        api_key: str,
         dictated: bool = False,
     ) -> None:
         self._dictated = dictated
@@ -33,7 +34,7 @@ class Account:
         self._first: float | None = None
         self._audio_seconds = 0.0
         self._gaps = 0
-        self._fields = {"request_id": request_id, "voice": voice, "format": audio_format}
+        self._fields = {"request_id": request_id, "voice": voice, "format": audio_format, "api_key": api_key}
 
     def audio(self, seconds: float) -> None:
         """`seconds` of audio are ready for the client now."""

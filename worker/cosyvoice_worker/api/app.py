@@ -22,6 +22,7 @@ from cosyvoice_worker.api import (
     speech,
     voices,
 )
+from cosyvoice_worker.api.authentication import Authentication
 from cosyvoice_worker.api.errors import ApiError
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.engine.requests import Refused
@@ -68,6 +69,8 @@ def create_app(worker: Worker) -> FastAPI:
     ):
         app.include_router(router)
     app.add_middleware(_BodyLimit)
+    if worker.api_keys is not None:
+        app.add_middleware(Authentication, keys=worker.api_keys, metrics=app.state.metrics)
     app.add_middleware(_RequestHeaders)
     _forget_422(app)
     return app
@@ -99,7 +102,7 @@ class _RequestHeaders:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", given) else f"req_{uuid.uuid4().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, api_key="")
 
         started = False
 

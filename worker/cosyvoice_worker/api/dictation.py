@@ -21,6 +21,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from cosyvoice_worker.api import errors
 from cosyvoice_worker.api.account import Account
+from cosyvoice_worker.api.authentication import SUBPROTOCOL
 from cosyvoice_worker.api.errors import ApiError, invalid
 from cosyvoice_worker.api.origins import refuse_foreign_page
 from cosyvoice_worker.api.speech import chosen_format, synthesis_request
@@ -73,7 +74,7 @@ async def dictate(websocket: WebSocket) -> None:
     except ApiError as error:
         await websocket.send_denial_response(error.response())
         return
-    await websocket.accept()
+    await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
     session = _Session(websocket)
     task = asyncio.current_task()
     assert task is not None
@@ -255,6 +256,7 @@ class _Session:
             time.perf_counter(),
             request.voice.name,
             name,
+            api_key=self._socket.scope["state"]["api_key"],
             dictated=True,
         )
         speaking = asyncio.create_task(

@@ -33,9 +33,9 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, object]:
-        error_type = {401: "authentication_error", 429: "rate_limit_error"}.get(
-            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
-        )
+        error_type = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == 429:
+            error_type = "rate_limit_error"
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
     def renamed(self, params: Mapping[str, str]) -> ApiError:

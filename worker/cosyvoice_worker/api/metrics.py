@@ -54,6 +54,15 @@ class Metrics:
         )
         for outcome in ("completed", "cancelled", "failed", "interrupted", "refused", "draining", "invalid"):
             self.requests.labels(outcome)
+        self.unauthorized = Counter(
+            "cosyvoice_unauthorized", "Requests without a known API key (401), on any path", registry=self.registry
+        )
+        self.key_requests = Counter(
+            "cosyvoice_key_requests",
+            "Requests by the name of their API key: one that has not come for long can be taken away",
+            ["key"],
+            registry=self.registry,
+        )
         self.first_audio = Histogram(
             "cosyvoice_first_audio_seconds",
             "From the request to its first audio, queue included",
@@ -115,7 +124,7 @@ class _Readings(Collector):
         yield GaugeMetricFamily("cosyvoice_ready", "1 when requests are taken", value=float(self._ready()))
         reloads = CounterMetricFamily(
             "cosyvoice_reloads",
-            "Files that were read because they had changed: taken, or failed and what was there before stays",
+            "Files that were read because they had changed: taken, or failed, and the log says what counts instead",
             labels=["what", "outcome"],
         )
         for what, outcome, count in self._reloads():

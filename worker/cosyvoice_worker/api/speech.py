@@ -101,7 +101,14 @@ async def answer_with_speech(
         sse=asked.stream_format == "sse",
         sample_rate=service.sample_rate,
         stall_seconds=worker.settings.write_stall_seconds,
-        account=Account(metrics, request_id, started, synthesis.voice.name, asked.response_format or DEFAULT_FORMAT),
+        account=Account(
+            metrics,
+            request_id,
+            started,
+            synthesis.voice.name,
+            asked.response_format or DEFAULT_FORMAT,
+            api_key=request.scope["state"]["api_key"],
+        ),
     )
 
 

@@ -72,7 +72,7 @@ async def upload(request: Request) -> dict[str, object]:
         await asyncio.to_thread(catalogue.refresh_uploads)
     except OSError as error:
         raise _unwritable(request, store, error) from None
-    log.info("voice uploaded", extra={"request_id": request.scope["state"]["request_id"], "voice": name})
+    log.info("voice uploaded", extra=_caller(request) | {"voice": name})
     return _voice(KnownVoice(stored.name, "uploaded", created=stored.created))
 
 
@@ -91,8 +91,13 @@ async def delete(name: str, request: Request) -> dict[str, object]:
         raise _unwritable(request, store, error) from None
     if not removed:
         raise ApiError(404, f"no uploaded voice is called {name[:256]!r}", param="name", code="voice_not_found")
-    log.info("voice deleted", extra={"request_id": request.scope["state"]["request_id"], "voice": name})
+    log.info("voice deleted", extra=_caller(request) | {"voice": name})
     return {"id": name, "object": "audio.voice.deleted", "deleted": True}
+
+
+def _caller(request: Request) -> dict[str, str]:
+    state = request.scope["state"]
+    return {"request_id": state["request_id"], "api_key": state["api_key"]}
 
 
 def _voice(known: KnownVoice) -> dict[str, object]:
@@ -168,6 +173,6 @@ async def _recording(form: FormData) -> bytes:
 def _unwritable(request: Request, store: VoiceStore, error: OSError) -> ApiError:
     log.error(
         "the voice store cannot be written",
-        extra={"request_id": request.scope["state"]["request_id"], "folder": str(store.folder), "error": str(error)},
+        extra=_caller(request) | {"folder": str(store.folder), "error": str(error)},
     )
     return ApiError(500, f"the voice store cannot be written: {error.strerror}", code="voice_store_failed")
