@@ -78,6 +78,33 @@ class VoicesConfig(TypedDict):
     """Another name of a voice -> the voice."""
 
 
+# --- how the operator has a model fetched (`cosyvoice-worker fetch-model`) ------------------------------------------
+
+ENV_FETCH_PREFIX: Final = "COSYVOICE_FETCH_"
+"""The fields are `cosyvoice_worker.hubs.command.FetchSettings`: HUB, REPO, REVISION, TARGET, PORT."""
+ENV_HUB_TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of one
+"""The hub's token, from a Secret. In no argument and no setting, so that no log has it."""
+FETCH_CONTAINER: Final = "fetch-model"
+"""Name of the container, in the Job that fills a cache and before a worker that has none."""
+PATH_PROGRESS: Final = "/progress"
+
+
+class FetchProgress(TypedDict):
+    """Body of `GET /progress` of a download, on WORKER_PORT."""
+
+    revision: str
+    """The commit; empty until it is resolved."""
+    done_bytes: int
+    total_bytes: int
+
+
+class FetchedModel(TypedDict):
+    """What a download that succeeded leaves as its termination message, as JSON."""
+
+    revision: str
+    bytes: int
+
+
 BUILTIN_MODELS_DIR: Final = "/usr/share/cosyvoice/models"
 """Where the worker image carries its built-in models, one official model directory each."""
 DEFAULT_PROMPT_DIR: Final = "/usr/share/cosyvoice/prompts"

@@ -1,0 +1,1 @@
+"""Brings a model from a hub: `cosyvoice-worker fetch-model`."""
