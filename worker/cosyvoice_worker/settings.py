@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cosyvoice_contract import BUILTIN_MODELS_DIR, DEFAULT_PROMPT_DIR, ENV_PREFIX, WORKER_PORT
 
@@ -54,6 +55,10 @@ class Settings(BaseSettings):
     voice_store_dir: Path | None = Field(None, description="where uploaded voices are kept; none: no uploads")
     max_uploaded_voices: int = Field(200, ge=1, le=10_000, description="more uploads than these are refused")
 
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="sites whose pages may ask this worker, e.g. https://app.example,https://b.example, or *; none"
+    )
+
     listen_host: str = Field("", description="address to listen on; empty: all, IPv4 and IPv6")
     listen_port: int = Field(WORKER_PORT, ge=0, le=65535)
     """Not `port`: Kubernetes' service links would set COSYVOICE_PORT for a Service named `cosyvoice`."""
@@ -72,6 +77,25 @@ class Settings(BaseSettings):
     @classmethod
     def _any_case(cls, value: object) -> object:
         return value.strip().lower() if isinstance(value, str) else value
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _separated_by_commas(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers write them."""
+        origins = tuple(origin.lower() for origin in value)
+        for origin in origins:
+            parts = urlsplit(origin)
+            plain = parts.hostname and parts.scheme in ("http", "https")
+            if origin != "*" and not (plain and origin == f"{parts.scheme}://{parts.netloc}"):
+                raise ValueError(f"{origin!r} is no origin; write https://host or https://host:port, without a path")
+        if "*" in origins and len(origins) > 1:
+            raise ValueError("* means every site; write it alone")
+        return origins
 
     @field_validator("model_random")
     @classmethod

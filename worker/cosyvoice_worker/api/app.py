@@ -17,6 +17,7 @@ from cosyvoice_worker.api import (
     errors,
     listings,
     native,
+    origins,
     playground,
     probes,
     speech,
@@ -71,6 +72,7 @@ def create_app(worker: Worker) -> FastAPI:
     app.add_middleware(_BodyLimit)
     if worker.api_keys is not None:
         app.add_middleware(Authentication, keys=worker.api_keys, metrics=app.state.metrics)
+    origins.open_to(app, worker.settings.cors_origins)  # asks before it sends a key, and reads a 401
     app.add_middleware(_RequestHeaders)
     _forget_422(app)
     return app

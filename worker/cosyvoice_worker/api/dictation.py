@@ -70,7 +70,7 @@ class Sessions:
 @router.websocket("/v1/audio/speech/stream")
 async def dictate(websocket: WebSocket) -> None:
     try:
-        refuse_foreign_page(websocket.headers)
+        refuse_foreign_page(websocket.headers, websocket.app.state.worker.settings.cors_origins)
     except ApiError as error:
         await websocket.send_denial_response(error.response())
         return

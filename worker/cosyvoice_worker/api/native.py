@@ -36,7 +36,7 @@ _ROUTES: Mapping[str, Sequence[str]] = {
 def _route(fields: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:
     async def inference(request: Request) -> Response:
         async def asked() -> tuple[SpeechRequest, bytes | None]:
-            refuse_foreign_page(request.headers)
+            refuse_foreign_page(request.headers, request.app.state.worker.settings.cors_origins)
             async with request.form(max_files=1, max_fields=len(_OURS), max_part_size=1 << 20) as form:
                 texts = {_OURS[name]: _text(form, name) for name in fields if name in _OURS}
                 recording = await _recording(form) if "prompt_wav" in fields else None

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from cosyvoice_worker.api.choice_of_voice import recorded_voice
 from cosyvoice_worker.api.errors import ApiError, invalid
+from cosyvoice_worker.api.origins import refuse_foreign_page
 from cosyvoice_worker.api.speech_request import MAX_CHARACTERS
 from cosyvoice_worker.engine.voices import KnownVoice, VoiceBook, key_of
 
@@ -54,6 +55,7 @@ async def voices(request: Request) -> dict[str, object]:
 )
 async def upload(request: Request) -> dict[str, object]:
     worker: Worker = request.app.state.worker
+    refuse_foreign_page(request.headers, worker.settings.cors_origins)  # a form is sent without asking
     catalogue = worker.voices()
     store = _store(request)
     async with request.form(max_files=4, max_fields=32) as form:
