@@ -8,6 +8,7 @@ import pytest
 import soundfile
 
 from cosyvoice_worker.audio import recordings
+from cosyvoice_worker.audio.encoders import FORMATS
 from cosyvoice_worker.audio.recordings import UndecodableAudio, decode_recording
 
 PROMPTS = Path(__file__).parents[3] / "models" / "prompts"
@@ -135,3 +136,12 @@ def test_the_default_prompt_is_a_usable_recording_with_its_words():
     assert recording.sample_rate == 24000
     assert 3.0 < len(recording.pcm) / recording.sample_rate < 6.0
     assert (PROMPTS / "default.txt").read_text().strip().endswith(".")
+
+
+@pytest.mark.parametrize("frames", [12000, 1 << 16, 100_000])
+def test_a_flac_that_was_streamed_and_does_not_say_its_length_is_read_to_its_end(frames):
+    tone = (0.3 * np.sin(np.arange(frames) / 20)).astype(np.float32)
+    encoder = FORMATS["flac"].encoder(24000)
+    decoded = decode_recording(encoder.encode(tone) + encoder.finish(), 30.0)
+    assert decoded.sample_rate == 24000
+    np.testing.assert_allclose(decoded.pcm, tone, atol=1e-4)

@@ -22,6 +22,9 @@ MAX_CHANNELS = 8
 _BLOCK = 1 << 16
 """Frames decoded at once: their channels are averaged before the next ones are decoded."""
 
+_UNKNOWN_LENGTH = (1 << 63) - 1
+"""libsndfile's SF_COUNT_MAX."""
+
 
 class UndecodableAudio(ValueError):
     """The bytes are no audio that can be read here; the text says why and what to send."""
@@ -89,7 +92,19 @@ def _undecodable(error: Exception) -> UndecodableAudio:
 def _averaged(file: soundfile.SoundFile, most: int) -> Pcm:
     """At most `most` frames of the file, mono."""
     blocks: list[Pcm] = []
-    while most > 0 and len(block := file.read(min(_BLOCK, most), dtype="float32", always_2d=True)):
+    while most > 0 and len(block := _block(file, min(_BLOCK, most))):
         blocks.append(block.mean(axis=1))
         most -= len(block)
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+
+
+def _block(file: soundfile.SoundFile, most: int) -> Pcm:
+    """The next frames, (n, channels); none at the end. A FLAC that was streamed does not say how long it is: soundfile
+    reads its last frames, but fails to seek to its end after them."""
+    frames: Pcm = np.full((most, file.channels), np.nan, np.float32)
+    try:
+        return frames[: len(file.read(out=frames))]
+    except soundfile.LibsndfileError:
+        if file.frames != _UNKNOWN_LENGTH:
+            raise
+        return frames[~np.isnan(frames[:, 0])]
