@@ -24,11 +24,21 @@ def print_versions() -> None:
     except pynvml.NVMLError as error:
         _say("driver", f"none ({error})")
         return
-    _say("driver", pynvml.nvmlSystemGetDriverVersion())
-    for index in range(pynvml.nvmlDeviceGetCount()):
+    try:
+        _say("driver", pynvml.nvmlSystemGetDriverVersion())
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            _say(f"gpu {index}", _gpu(index))
+    except pynvml.NVMLError as error:
+        _say("gpus", f"unknown ({error})")
+
+
+def _gpu(index: int) -> str:
+    try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total / (1 << 30)
-        _say(f"gpu {index}", f"{pynvml.nvmlDeviceGetName(handle)}, {memory:.0f} GiB")
+        return f"{pynvml.nvmlDeviceGetName(handle)}, {memory:.0f} GiB"
+    except pynvml.NVMLError as error:
+        return f"not told ({error})"
 
 
 def print_model(settings: Settings) -> None:

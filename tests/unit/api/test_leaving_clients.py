@@ -10,6 +10,7 @@ import uvicorn
 
 from cosyvoice_worker.api.speech import SpeechResponse
 from cosyvoice_worker.audio.encoders import FORMATS
+from cosyvoice_worker.engine.requests import Usage
 from cosyvoice_worker.scheduling.stream import SpeechStream
 from cosyvoice_worker.server import Server, _cutting, listen
 from tests.unit.api.conftest import ask, eventually
@@ -70,6 +71,35 @@ async def test_a_client_that_reads_nothing_is_cut_after_the_stall_time():
         await response({"type": "http"}, asyncio.Event().wait, nothing_is_read)
     assert cancelled.is_set()
     assert account.outcomes == ["cancelled"]
+
+
+async def test_a_client_that_reads_slowly_but_reads_is_not_cut():
+    stream = SpeechStream(lambda: None)
+    stream.put(np.zeros(24000 * 4, np.float32))
+    stream.put(Usage(1, 100, 4.0))
+    account = Silent()
+    response = SpeechResponse(stream, FORMATS["pcm"], sse=False, sample_rate=24000, stall_seconds=2.0, account=account)
+    received = 0
+
+    async def eighty_kilobytes_a_second(message: dict[str, object]) -> None:
+        nonlocal received
+        size = len(message.get("body", b""))
+        await asyncio.sleep(size / 80_000)
+        received += size
+
+    await response({"type": "http"}, asyncio.Event().wait, eighty_kilobytes_a_second)
+    assert received == 4 * 48_000
+    assert account.outcomes == ["completed"]
+
+
+def test_a_place_is_free_when_the_audio_is_made_not_when_a_slow_client_has_read_it(server):
+    with ask(server, input="One sentence after another, and so on and on. " * 4, seed=3) as sock:
+        assert sock.recv(1, socket.MSG_PEEK)  # the answer has begun; nothing of it is read
+        eventually(lambda: server.engine.service.reading().running == 0)
+        received = bytearray()
+        while piece := sock.recv(1 << 16):
+            received += piece
+    assert received.endswith(b"0\r\n\r\n"), "and all of it is there for who reads late"
 
 
 async def test_a_connection_whose_client_reads_nothing_ends_with_what_was_not_sent():

@@ -21,7 +21,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
   return 0;
 }
 int nvmlDeviceGetName(void *handle, char *name, unsigned int length) {
-  (void)handle; strncpy(name, text("FAKE_NAME", "Tesla T4"), length); return 0;
+  (void)handle; strncpy(name, text("FAKE_NAME", "Tesla T4"), length); return status("FAKE_NAME_STATUS");
 }
 int nvmlSystemGetDriverVersion(char *version, unsigned int length) { strncpy(version, "550.54.15", length); return 0; }
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {

@@ -69,6 +69,35 @@ def test_a_driver_that_does_not_start_or_does_not_know_the_gpu_is_an_error_with_
     assert "does not know the GPU 1234" in str(read(library, FAKE_UUID="GPU-other")["error"])
 
 
+def test_a_gpu_that_may_not_be_asked_its_name_is_an_error_and_not_a_crash(library):
+    said = str(read(library, FAKE_NAME_STATUS="4")["error"])
+    assert "does not tell what the GPU 1234 is" in said
+    assert "Insufficient Permissions" in said or "fake error" in said
+
+
+def verified(library: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", "from cosyvoice_worker.verify import print_versions; print_versions()"],
+        env=os.environ
+        | {"PYTHONPATH": "worker:contract", "FAKE_MEMORY_GIB": "16", "LD_LIBRARY_PATH": str(library)}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return " ".join(done.stdout.split())
+
+
+def test_verify_prints_torch_cuda_driver_and_card(library):
+    said = verified(library)
+    assert all(name in said for name in ("python", "torch", "cuda", "cudnn"))
+    assert "driver 550.54.15 gpu 0 Tesla T4, 16 GiB" in said
+
+
+def test_verify_never_fails_for_what_it_may_not_see(library):
+    assert "driver 550.54.15 gpu 0 not told" in verified(library, FAKE_NAME_STATUS="4")
+
+
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has the driver's own library")
 def test_without_the_drivers_library_it_says_what_the_container_needs():
     assert "libnvidia-ml.so.1" in str(read(None)["error"])

@@ -50,12 +50,14 @@ class Collected:
 
 
 class Worker:
-    def __init__(self, bounds: Bounds, make: Callable[[], Engine]) -> None:
+    def __init__(self, bounds: Bounds, make: Callable[[], Engine], *, memory_guard: bool = False) -> None:
         loaded = model()
         sizing = size_for(loaded)
         self.frontend = Frontend(loaded.tokenizer, 2, sizing.longest, sizing.max_speech_tokens)
         self.clock = 0.0
-        self.loop = EngineLoop(make, bounds, capacity_seed=10.0, clock=lambda: self.clock)
+        self.loop = EngineLoop(
+            make, bounds, capacity_seed=10.0, clock=lambda: self.clock, memory_guard=lambda: memory_guard
+        )
         self.loop.start()
 
     def submit(self, text: str = SHORT, seed: int = 1) -> tuple[Ticket, Collected]:
@@ -70,9 +72,12 @@ Start = Callable[..., Worker]
 def start() -> Iterator[Start]:
     workers: list[Worker] = []
 
-    def started(bounds: Bounds = BOUNDS, make: Callable[[], Engine] | None = None) -> Worker:
+    def started(
+        bounds: Bounds = BOUNDS, make: Callable[[], Engine] | None = None, *, memory_guard: bool = False
+    ) -> Worker:
         loaded = model()
-        workers.append(Worker(bounds, make or (lambda: make_engine(loaded, size_for(loaded, max_running=2)))))
+        make = make or (lambda: make_engine(loaded, size_for(loaded, max_running=2)))
+        workers.append(Worker(bounds, make, memory_guard=memory_guard))
         return workers[-1]
 
     yield started
@@ -106,6 +111,18 @@ def test_what_does_not_fit_is_refused_at_once_and_counts_as_demand(start: Start)
     for sink in sinks:
         sink.usage()
     worker.submit()[1].usage()
+
+
+def test_under_the_memory_guard_new_work_waits_for_what_runs_and_all_of_it_is_spoken(start: Start) -> None:
+    worker = start(memory_guard=True)
+    tickets = [worker.submit(seed=seed) for seed in range(3)]
+    ran: list[int] = []
+    while not all(sink.ended.is_set() for _, sink in tickets):
+        ran.append(worker.loop.reading().running)
+        time.sleep(0.001)
+    for _, sink in tickets:
+        sink.usage()
+    assert max(ran) == 1, "there is a second place, but no memory"
 
 
 def test_who_leaves_is_told_no_more_and_frees_his_place(start: Start) -> None:
@@ -317,6 +334,7 @@ def test_a_fault_between_two_steps_is_a_crash_like_any_other(start: Start) -> No
     worker.submit()[1].usage()
     assert worker.loop.alive
     assert worker.loop.engine is not engine, "what came after was served by a new one"
+    assert worker.loop.engine.counters.restarts == 1
 
 
 def test_a_device_that_is_lost_ends_the_thread_and_not_request_by_request(
@@ -361,4 +379,28 @@ def test_a_step_that_does_not_end_turns_liveness_off(start: Start, monkeypatch: 
     assert time.monotonic() - began < 5, "it will not end: nobody waits out the drain time for it"
     leave.set()
     assert sink.ended.wait(60)
+    assert worker.loop.alive
+
+
+def test_an_engine_that_does_not_come_back_after_a_crash_turns_liveness_off(start: Start) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    make = crashing(1)
+    made = 0
+
+    def hanging() -> Engine:
+        nonlocal made
+        made += 1
+        if made == 2:
+            entered.set()
+            leave.wait(60)
+        return make()
+
+    worker = start(make=hanging)
+    assert failed(worker.submit()[1])
+    assert entered.wait(60)
+    assert worker.loop.alive
+    worker.clock += 121
+    assert not worker.loop.alive
+    leave.set()
+    worker.submit()[1].usage()
     assert worker.loop.alive

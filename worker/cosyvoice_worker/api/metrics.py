@@ -172,6 +172,7 @@ def _engine_counters(counters: Counters) -> Iterator[CounterMetricFamily]:
             "Results that were not finite: computed again in float32, or else failed",
             counters.not_finite,
         ),
+        ("cosyvoice_engine_restarts", "Crashes of the engine, after which it was made again", counters.restarts),
         ("cosyvoice_failed_batches", "Batches that failed, for whatever reason", counters.faults.batches),
     ):
         yield CounterMetricFamily(name, text, value=value)

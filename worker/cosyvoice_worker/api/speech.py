@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 
 DEFAULT_FORMAT = "mp3"
 """OpenAI's default."""
+WRITE_BYTES = 16 << 10
+"""Given to a connection at once: a third of a second of raw samples."""
 
 
 @router.post(
@@ -283,10 +285,12 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
 
     async def _write(self, send: Send, data: bytes) -> None:
-        """TimeoutError when the client has read nothing for the stall time."""
-        if data:
+        """TimeoutError when the client has read next to nothing for the stall time; in small parts, so that who reads
+        slowly is not taken for one who does not read."""
+        for start in range(0, len(data), WRITE_BYTES):
             async with asyncio.timeout(self._stall_seconds):
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                part = data[start : start + WRITE_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 def _event(data: dict[str, object]) -> bytes:

@@ -58,9 +58,15 @@ class Gpu:
                 f"set NVIDIA_DRIVER_CAPABILITIES=compute,utility and the runtime class `nvidia`"
             ) from None
         self._handle = self._open(uuid)
-        self.product: str = pynvml.nvmlDeviceGetName(self._handle)
-        self.driver: str = pynvml.nvmlSystemGetDriverVersion()
-        self.memory_total: int = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+        try:
+            self.product: str = pynvml.nvmlDeviceGetName(self._handle)
+            self.driver: str = pynvml.nvmlSystemGetDriverVersion()
+            self.memory_total: int = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+        except pynvml.NVMLError as error:
+            raise NvmlError(
+                f"NVML does not tell what the GPU {uuid} is ({error}), so that it cannot be checked against the card; "
+                f"give the container the rights that the device plugin and the runtime class `nvidia` give"
+            ) from None
 
     @staticmethod
     def _open(uuid: str) -> object:

@@ -71,6 +71,8 @@ class Counters:
     not_finite: int = 0
     """Results that were not finite; in half precision they are computed again in float32."""
     preempted: int = 0
+    restarts: int = 0
+    """Engines that were made again after a crash."""
     faults: Faults = field(default_factory=Faults)
 
 

@@ -346,16 +346,20 @@ class EngineLoop:
             self._fail_all("the engine crashed")
         if self._stopping:
             return
+        self._step_began = self._clock()  # a device that hangs does so here as well
         try:
             self._engine.release()
             counters = self._engine.counters
             self._engine = self._make_engine()
             self._engine.counters = counters
+            counters.restarts += 1
         except Exception:
             log.exception("the engine cannot be made again")
             with self._changed:
                 self._stopping = True
                 self._fail_all("the engine crashed and cannot be made again")
+        finally:
+            self._step_began = None
 
     def _fail_all(self, reason: str) -> None:
         """What runs fails; when stopping, what waits as well, as nobody will take it any more."""
