@@ -1,6 +1,6 @@
 # What one does with this project. Caches (programs, images) are in ~/.cache/cosyvoice-operator or $COSYVOICE_CACHE.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint check test bench bench-engine bench-autoscaling bench-operator demo demo-down generate lock
+.PHONY: help setup lint check test bench bench-engine bench-server bench-autoscaling bench-operator demo demo-down generate lock
 
 PYTHON ?= python3
 VENV := .venv/bin
@@ -39,10 +39,13 @@ test: setup ## all tests, on real control planes and a real kind cluster
 	@echo "== tests on control planes and on a kind cluster"
 	$(VENV)/python -m pytest -m "controlplane or kind"
 
-bench: bench-engine bench-operator bench-autoscaling ## all measurements
+bench: bench-engine bench-server bench-operator bench-autoscaling ## all measurements
 
 bench-engine: setup build/bench-venv/.complete ## the engine beside the official code; writes build/bench/engine.json
 	PYTHONPATH=worker:contract:. $(VENV)/python -m tests.bench.engine
+
+bench-server: setup ## a worker under load and faults, over HTTP; writes build/bench/server.json
+	PYTHONPATH=worker:contract:. $(VENV)/python -m tests.bench.server
 
 bench-autoscaling: setup ## what each way of scaling costs over a day; writes build/bench/autoscaling.json
 	PYTHONPATH=operator:contract:. $(VENV)/python -m tests.bench.autoscaling
