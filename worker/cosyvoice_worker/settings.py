@@ -59,6 +59,10 @@ class Settings(BaseSettings):
         (), description="sites whose pages may ask this worker, e.g. https://app.example,https://b.example, or *; none"
     )
 
+    ref_audio_urls: Literal["none", "https", "http"] = Field(
+        "none", description="ref_audio may be an address on the internet: none, https, or both https and http"
+    )
+
     listen_host: str = Field("", description="address to listen on; empty: all, IPv4 and IPv6")
     listen_port: int = Field(WORKER_PORT, ge=0, le=65535)
     """Not `port`: Kubernetes' service links would set COSYVOICE_PORT for a Service named `cosyvoice`."""
@@ -73,7 +77,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_texts: bool = Field(False, description="write what is spoken into the log")
 
-    @field_validator("log_level", "precision", "device", mode="before")
+    @field_validator("log_level", "precision", "device", "ref_audio_urls", mode="before")
     @classmethod
     def _any_case(cls, value: object) -> object:
         return value.strip().lower() if isinstance(value, str) else value

@@ -25,6 +25,7 @@ from cosyvoice_worker.api import (
 )
 from cosyvoice_worker.api.authentication import Authentication
 from cosyvoice_worker.api.errors import ApiError
+from cosyvoice_worker.api.fetching import Fetcher
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.engine.requests import Refused
 from cosyvoice_worker.lifecycle import Worker
@@ -49,6 +50,8 @@ def create_app(worker: Worker) -> FastAPI:
     app.state.worker = worker
     app.state.sessions = dictation.Sessions()
     app.state.recordings = asyncio.Semaphore(choice_of_voice.RECORDINGS_AT_ONCE)
+    addresses = worker.settings.ref_audio_urls
+    app.state.fetcher = None if addresses == "none" else Fetcher(addresses)
     app.state.metrics = Metrics(
         load=worker.load_report,
         gpu=worker.gpu_reading,

@@ -7,6 +7,7 @@ import asyncio
 from fastapi import FastAPI
 
 from cosyvoice_worker.api.errors import invalid
+from cosyvoice_worker.api.fetching import Fetcher, FetchError
 from cosyvoice_worker.engine.frontend.recording import RecordingError
 from cosyvoice_worker.engine.requests import Voice
 from cosyvoice_worker.lifecycle import Worker
@@ -43,6 +44,18 @@ async def recorded_voice(app: FastAPI, recording: bytes, text: str, param: str =
             return await asyncio.to_thread(recorded.voice, recording, text)
     except RecordingError as error:
         raise invalid(param, f"{param}: {error}") from None
+
+
+async def fetched_recording(app: FastAPI, address: str) -> bytes:
+    """What `address` leads to; a 400 where none is fetched here, or there is nothing that may be."""
+    fetcher: Fetcher | None = app.state.fetcher
+    if fetcher is None:
+        message = "ref_audio is an address; addresses are not fetched here, send the audio in base64"
+        raise invalid("ref_audio", message, "address_not_allowed")
+    try:
+        return await fetcher.fetch(address)
+    except FetchError as error:
+        raise invalid("ref_audio", f"ref_audio is an address that cannot be fetched: {error}", "not_fetched") from None
 
 
 def _recordings(app: FastAPI) -> asyncio.Semaphore:

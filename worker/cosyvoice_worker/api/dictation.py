@@ -210,7 +210,7 @@ class _Session:
         asked = checked(said | {"input": ""})
         chosen_format(asked, DEFAULT_FORMAT)
         recording = asked.recording
-        if recording is not None:
+        if recording is not None or asked.recording_address:
             self._refuse_if_full(0)
         self._template = await synthesis_request(self._socket.app, asked, recording, request_id=self.id)
         self._asked = asked

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from cosyvoice_worker.api import errors
 from cosyvoice_worker.api.account import Account
-from cosyvoice_worker.api.choice_of_voice import named_voice, recorded_voice
+from cosyvoice_worker.api.choice_of_voice import fetched_recording, named_voice, recorded_voice
 from cosyvoice_worker.api.errors import ApiError, invalid
 from cosyvoice_worker.api.metrics import Metrics
 from cosyvoice_worker.api.speech_request import OPENAI_MODELS, SpeechRequest, parse
@@ -178,6 +178,8 @@ async def synthesis_request(
 
 async def _voice(app: FastAPI, asked: SpeechRequest, recording: bytes | None) -> Voice:
     """The voice of the recording that came with the request, or the one it names."""
+    if asked.recording_address:
+        recording = await fetched_recording(app, asked.recording_address)
     if recording is not None:
         return await recorded_voice(app, recording, asked.ref_text or "")
     if asked.ref_text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
@@ -46,8 +47,8 @@ class SpeechRequest(BaseModel):
     ref_audio: Annotated[
         str | None,
         Field(
-            description="Ours: a recording (base64 or a data URI) whose voice speaks; wav, mp3, m4a, webm, ogg or "
-            "flac, 3 to 10 s."
+            description="Ours: a recording (base64, a data URI, or an address where the service allows that) whose "
+            "voice speaks; wav, mp3, m4a, webm, ogg or flac, 3 to 10 s."
         ),
     ] = None
     ref_text: Annotated[
@@ -60,18 +61,20 @@ class SpeechRequest(BaseModel):
 
     @property
     def recording(self) -> bytes | None:
-        """The bytes of `ref_audio`, or a 400."""
-        if not self.ref_audio:
+        """The bytes of `ref_audio`, or a 400; None also for an address."""
+        if not self.ref_audio or self.recording_address:
             return None
         head, comma, data = self.ref_audio.partition(",")
-        if head.strip().startswith(("http:", "https:", "file:")):
-            raise invalid(
-                "ref_audio", "ref_audio is an address; addresses are not fetched here, send the audio in base64"
-            )
         try:
             return base64.b64decode("".join((data if comma else head).split()), validate=True)
         except ValueError:
             raise invalid("ref_audio", "ref_audio is no base64; send base64, or data:audio/wav;base64,...") from None
+
+    @property
+    def recording_address(self) -> str | None:
+        """`ref_audio` where it is an address to fetch."""
+        address = (self.ref_audio or "").strip()
+        return address if re.match(r"(?!data:)[A-Za-z][A-Za-z0-9.-]*:", address) else None
 
     @property
     def voice_name(self) -> str | None:
