@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cosyvoice_worker.engine.audio_runner import Made
 from cosyvoice_worker.engine.decoding import NOT_FINITE
 from cosyvoice_worker.engine.engine import Pcm
 from cosyvoice_worker.engine.faults import device_lost
@@ -72,6 +73,44 @@ def test_another_seed_is_another_reading_and_the_same_seed_the_same() -> None:
     assert told.tokens == first.tokens
     np.testing.assert_array_equal(told.pcm, first.pcm)
     assert alone("Hi there you.", 2, 0, True).tokens != first.tokens
+
+
+def test_a_batch_in_two_lanes_gives_each_request_its_own_audio() -> None:
+    bench = Bench(lanes=2)
+    told = [bench.add(request(text, seed=seed, streaming=False)) for seed, text in enumerate(TEXTS)]
+    widest = 0
+    run = bench.engine.audio.run
+
+    def watched(windows: list[Window]) -> list[Pcm | None]:
+        nonlocal widest
+        widest = max(widest, len(windows))
+        return run(windows)
+
+    bench.engine.audio.run = watched  # type: ignore[method-assign,assignment]
+    bench.finish()
+    assert widest > 1, "nothing was split"
+    for seed, (text, one) in enumerate(zip(TEXTS, told, strict=True)):
+        assert one.done
+        same_audio(one.pcm, alone(text, seed, 0, False).pcm)
+
+
+def test_a_lane_that_fails_fails_the_batch_and_leaves_what_the_others_carry_as_it_was() -> None:
+    bench = Bench(lanes=2)
+    told = [bench.add(request(text, seed=seed)) for seed, text in enumerate(TEXTS)]
+    compute = bench.engine.audio._compute
+    bad = told[0].job.sentences[0]
+
+    def failing(windows: list[Window]) -> list[Made]:
+        if any(w.sequence is bad for w in windows):
+            raise RuntimeError("no such sound")
+        return compute(windows)
+
+    bench.engine.audio._compute = failing  # type: ignore[method-assign,assignment]
+    bench.finish()
+    assert "no such sound" in told[0].error
+    for seed in (1, 2):
+        assert told[seed].done
+        same_audio(told[seed].pcm, alone(TEXTS[seed], seed, 0, True).pcm)
 
 
 def test_streaming_gives_audio_before_the_sentence_is_spoken_to_its_end() -> None:

@@ -79,6 +79,7 @@ class Bench:
         slots: int = 4,
         blocks: int = 64,
         fixed: bool = False,
+        lanes: int = 1,
         loaded: LoadedModel | None = None,
     ) -> None:
         loaded = loaded or model(version)
@@ -96,7 +97,7 @@ class Bench:
             dtype=loaded.dtype,
             fixed=fixed,
         )
-        audio = AudioRunner(loaded.flow, loaded.vocoder)
+        audio = AudioRunner(loaded.flow, loaded.vocoder, lanes)
         self.engine = Engine(llm, audio, sizing.limits, sizing.chunking, clock=lambda: self.now)
         self.told: dict[Job, Told] = {}
 

@@ -128,6 +128,7 @@ class Engine:
         for job in list(self.jobs):
             self.end(job)
         self.llm.cache.release()
+        self.audio.release()
 
     def step(self) -> list[Event]:
         """Raises what the device raised when it is lost; then the engine is to be released."""

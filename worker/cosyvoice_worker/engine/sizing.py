@@ -32,6 +32,8 @@ class Sizing:
     """Positions of one sentence at most."""
     max_speech_tokens: int
     """Speech tokens, the prompt's included, that the flow can take."""
+    lanes: int = 1
+    """Parts of an audio batch that run at once: on a CPU, so many as there are cores for torch's threads."""
 
 
 def cpu_threads() -> int:
@@ -68,6 +70,7 @@ def size_for(model: LoadedModel, *, max_running: int = 0, max_frames: int = 0, f
         blocks=_blocks(model, slots),
         longest=LONGEST_SENTENCE // BLOCK_SIZE * BLOCK_SIZE,
         max_speech_tokens=MAX_FRAMES // FRAMES_PER_TOKEN,
+        lanes=1 if on_gpu or fixed else max(1, len(os.sched_getaffinity(0)) // cpu_threads()),
     )
 
 

@@ -215,4 +215,4 @@ def make_engine(model: LoadedModel, sizing: Sizing) -> Engine:
         dtype=model.dtype,
         fixed=sizing.chunking.fixed,
     )
-    return Engine(llm, AudioRunner(model.flow, model.vocoder), sizing.limits, sizing.chunking)
+    return Engine(llm, AudioRunner(model.flow, model.vocoder, sizing.lanes), sizing.limits, sizing.chunking)

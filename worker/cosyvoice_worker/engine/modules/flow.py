@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosyvoice_worker.engine.modules.dit import DiT
 from cosyvoice_worker.engine.modules.flow_encoder import FlowEncoder, Lookahead
-from cosyvoice_worker.engine.modules.layers import Conditions, attention_mask
+from cosyvoice_worker.engine.modules.layers import Conditions, added, attention_mask
 from cosyvoice_worker.engine.modules.unet import UNet
 from cosyvoice_worker.models.directory import FlowConfig
 
@@ -139,7 +139,7 @@ class Flow(nn.Module):
             mu=torch.cat([given.mu, torch.zeros_like(given.mu)]),
             cond=torch.cat([given.cond, torch.zeros_like(given.cond)]),
             speaker=torch.cat([given.speaker, torch.zeros_like(given.speaker)]),
-            mask=None if given.mask is None else given.mask.repeat(2, 1, 1),
+            mask=None if given.mask is None else added(given.mask, given.mu.dtype).repeat(2, 1, 1),
         )
         rate = self.config.cfg_rate
         for index, step in enumerate(self.steps):

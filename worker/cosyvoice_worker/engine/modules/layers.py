@@ -25,7 +25,7 @@ class Conditions:
     speaker: Tensor
     """(B, mel)."""
     mask: Tensor | None
-    """(B, T, T) bool from `attention_mask`; None where every frame sees every other."""
+    """(B, T, T) from `attention_mask`, bool or `added`; None where every frame sees every other."""
 
 
 class CausalConv(nn.Module):
@@ -63,6 +63,11 @@ def attention_mask(lengths: Tensor, steps: int, streaming: Tensor, chunk: int) -
     valid = index[None, :] < lengths[:, None]
     causal = index[None, :] < (index[:, None] // chunk + 1) * chunk
     return valid[:, None, :] & (causal[None] | ~streaming[:, None, None])
+
+
+def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool mask as what attention adds to its scores, 0 or -inf: else every call makes that anew."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
 def to_device(values: Sequence[int] | Sequence[bool], device: torch.device) -> Tensor:
